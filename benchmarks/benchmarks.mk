@@ -103,7 +103,7 @@ $(AWAY)/.stamp: setup.py hvdlite/_build.py hvdlite/core/prepared.c $(wildcard hv
 
 # The core with simulated threads, clock and links; needs apt-get install libsimgrid-dev.
 SIM      := build/sim/job
-SIMULATED := base/clock base/sync base/scratch
+SIMULATED := base/os
 WRAPPED  := comm_count_window coll_cheapest
 
 sim: $(SIM)

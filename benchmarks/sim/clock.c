@@ -1,9 +1,7 @@
-/* Implements base/clock.h, base/sync.h and base/scratch.h for SimGrid's actors. */
+/* Implements base/os.h for SimGrid's actors. */
 #define _GNU_SOURCE /* memfd_create */
-#include "base/clock.h"
+#include "base/os.h"
 
-#include "base/scratch.h"
-#include "base/sync.h"
 #include "sim.h"
 
 #include <simgrid/actor.h>

@@ -6,7 +6,7 @@
  * the order of the layers. A step waits for a tensor when forward needs it, and submits it when
  * backward has computed it. Prints JSON. benchmarks/sim/__init__.py has the keys. */
 #include "job.h"
-#include "base/clock.h"
+#include "base/os.h"
 #include "collectives/coll.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The transport between simulated ranks. Each pair of ranks on different hosts has a stream, which
  * sends messages one after the other over SimGrid's links. Large data is sent without contents. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
-#include "base/sync.h"
+#include "base/os.h"
 #include "collectives/costs.h"
 #include "parcel.h"
 #include "sim.h"

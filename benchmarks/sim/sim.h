@@ -1,6 +1,6 @@
 /* The simulated job: the unchanged C core, on threads, a clock and links that SimGrid simulates.
  *
- * clock.c replaces base/clock and base/sync; network.c is a transport; job.c is the program.
+ * clock.c replaces base/os; network.c is a transport; job.c is the program.
  * SimGrid runs one actor at a time and changes to another actor only in a call of SimGrid, so code
  * between two such calls needs no lock. The units are seconds and bytes. */
 #ifndef HVDLITE_SIM_H

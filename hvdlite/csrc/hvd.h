@@ -2,8 +2,8 @@
  * tensors and learns when they complete.
  *
  * Python sees the declarations between the markers, through cffi. A function that can fail returns
- * an hvd_code and fills *err. Any thread may call any function. In a forked child every call except
- * hvd_where fails. */
+ * an hvd_code and fills *err. Any thread may call any function. In a forked child every
+ * call that needs the job fails, except hvd_where. */
 #ifndef HVDLITE_HVD_H
 #define HVDLITE_HVD_H
 

@@ -2,8 +2,7 @@
 #ifndef HVDLITE_COUNTER_H
 #define HVDLITE_COUNTER_H
 
-#include "base/clock.h"
-#include "base/sync.h"
+#include "base/os.h"
 
 struct counter {
     struct mutex mutex; /* guards `count` */

@@ -5,7 +5,7 @@
 
 #include "coll_data.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "engine/engine.h"
 #include "engine/p2p.h"
 

@@ -2,7 +2,7 @@
  * before the data has arrived. */
 #include "coll_case.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 /* ---- a transport that uses a transfer's memory from its posting until its wait, as MPI may
  * ---- */

@@ -2,7 +2,7 @@
  * that is late, or never comes. */
 #include "check.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "coll_case.h"
 #include "collectives/costs.h"
 #include "random.h"

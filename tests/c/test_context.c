@@ -1,7 +1,7 @@
 /* The lock that guards the process's only job. */
 #include "check.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "hvd.h"
 #include "job/context.h"
 

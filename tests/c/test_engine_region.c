@@ -1,4 +1,5 @@
-/* Tensors in a region: reduced in place, or through the window if a rank's tensor is elsewhere. */
+/* Tensors in a region (memory that the other ranks map): reduced in place, or through the window if
+ * a rank's tensor is elsewhere. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 19, WORKS = 12 };
@@ -91,7 +92,7 @@ TEST(test_a_rank_whose_tensor_lies_outside_the_region_gets_the_same_sum) {
 }
 
 /* Ranks in blocks, ranks in turn, hosts of different sizes, a host with one rank. */
-TEST(test_regions_are_reduced_on_several_hosts) {
+TEST(test_tensors_in_regions_are_reduced_on_several_hosts) {
     static const int PLACED[][6] = {
         {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};
     for (size_t i = 0; i < sizeof PLACED / sizeof *PLACED; i++) {

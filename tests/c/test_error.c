@@ -2,7 +2,7 @@
  * lines, time and rank at the beginning of a line. */
 #include "check.h"
 
-#include "base/log.h"
+#include "base/output.h"
 
 TEST(test_an_error_has_its_code_and_text) {
     hvd_error err = {0};
@@ -44,7 +44,7 @@ TEST(test_an_error_set_again_keeps_no_field_of_the_old_error) {
     CHECK_INT(all.code, HVD_STALLED);
 }
 
-TEST(test_an_error_is_returned_without_a_place_for_its_text) {
+TEST(test_error_set_returns_the_code_if_no_error_takes_its_text) {
     CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
 }
 

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "base/files.h"
+#include "base/output.h"
 
 enum { NOBODY = 65534 };
 

@@ -1,7 +1,7 @@
 /* The flight recorder: readers always see complete operations, and the last operations are kept. */
 #include "requests.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "shm/flight.h"
 #include "shm/shmem.h"
 

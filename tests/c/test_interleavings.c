@@ -29,6 +29,11 @@ int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err);
 #define window_touch search_window_touch
 #define window_raise search_raise
 #define window_raised search_raised
+#define cpus_publish search_cpus_publish
+#define cpus_quota search_cpus_quota
+#define cpus_share search_cpus_share
+#define cpus_tell search_cpus_tell
+#define cpus_crowded search_cpus_crowded
 #include "shm/window.c"
 
 struct awaited_flag {
@@ -86,6 +91,7 @@ static void *turn_at(void *to) {
 #define coll_window_allreduce search_allreduce
 #define coll_window_broadcast search_broadcast
 #define coll_window_allgather search_allgather
+#define coll_window_teams search_teams
 #include "collectives/window.c"
 #include "collectives/window_copies.c"
 

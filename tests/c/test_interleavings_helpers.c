@@ -3,9 +3,8 @@
 #define _GNU_SOURCE
 #include "interleave.h"
 
-#include "base/clock.h"
 #include "base/floats.h"
-#include "base/sync.h"
+#include "base/os.h"
 #include "shm/helpers.h"
 
 #include <stdlib.h>
@@ -45,7 +44,8 @@ enum { WORKS = 3 };
 
 static struct {
     struct helpers *h;
-    int done[HELPERS_MOST], work; /* by part: how often it was done; number of the present work */
+    int done[HELPERS_MOST]; /* for each part: how often it was done */
+    int work;               /* the current work: 0, 1, ... */
 } of;
 
 /* Returns whether helpers have finished the parts that they took. */

@@ -1,7 +1,7 @@
 /* Mailboxes: messages of any length between two threads arrive in order and complete. */
 #include "check.h"
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "random.h"
 #include "shm/host.h"
 #include "shm/shmem.h"

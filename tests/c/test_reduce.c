@@ -264,7 +264,7 @@ static double of_halves(int dtype, int op, const double *values, int n, int64_t 
 TEST(test_sums_of_16_bit_floats_round_once) {
     /* with 16-bit accumulators each product would be rounded, and 90000 would overflow */
     static const double FACTORS[] = {300, 300, 0x1p-10};
-    /* if each sum were rounded, both ones would be lost */
+    /* if each sum were rounded, both values 1 would be lost */
     static const double BIG[] = {2048, 1, 1}, OF_BFLOAT[] = {256, 1, 1};
     /* float16 can't hold their sum, but can hold their average */
     static const double LARGE[] = {40000, 40000};

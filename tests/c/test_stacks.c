@@ -4,7 +4,7 @@
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "hvd.h"
 
 static atomic_int users_calls, pythons_calls;

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* syscall */
 #include "check.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "ranks.h"
 #include "shm/mailbox.h"
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* sched_setaffinity */
 #include "check.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "random.h"
 #include "ranks.h"
 #include "shm/window.h"

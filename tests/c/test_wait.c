@@ -2,8 +2,7 @@
  * memory. */
 #include "check.h"
 
-#include "base/clock.h"
-#include "base/scratch.h"
+#include "base/os.h"
 #include "transport/wait.h"
 
 /* Returns the phase of a wait: 0 spin, 1 yield, 2 nap. A wait never returns to an earlier phase. */

@@ -129,11 +129,7 @@ def test_a_header_is_guarded_by_its_name(header):
 DOORS = [  # effect, pattern of its use, the only files that may use it
     ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
     ("the environment", r"\bgetenv\b|\benviron\b", {"base/options.c"}),
-    (
-        "time",
-        r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(",
-        {"base/clock.c", "base/sync.c"},
-    ),
+    ("time", r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(", {"base/os.c"}),
     ("sockets", r"\bsocket\(|\bsendto\(|\brecvfrom\(", {"transport/nudge.c"}),
     ("streams", r"\bsendmsg\(|\breadv\(", {"transport/link.c"}),
     ("poll", r"\bp?poll\(|\beventfd\(", {"base/poller.c"}),
@@ -142,10 +138,10 @@ DOORS = [  # effect, pattern of its use, the only files that may use it
     ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),
     ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet/api.c"}),
     ("the console", r"\b(?:printf|puts|putchar|perror|fputs)\s*\(", set()),
-    ("files", r"\bfopen\b|\bfwrite\b|\bfreopen\b|\bfdopen\b", {"base/files.c"}),
-    ("new files", r"\bO_CREAT\b|\bcreat\(|\bmk\w*temp\(|\bmkfifo\(|\bmknod", {"base/files.c"}),
+    ("files", r"\bfopen\b|\bfwrite\b|\bfreopen\b|\bfdopen\b", {"base/output.c"}),
+    ("new files", r"\bO_CREAT\b|\bcreat\(|\bmk\w*temp\(|\bmkfifo\(|\bmknod", {"base/output.c"}),
     ("names in the file system", r"\bAF_UNIX\b|\bsem_open\(|\bmq_open\(|\blink\(", set()),
-    ("stderr", r"\bstderr\b|\bSTDERR_FILENO\b|\bfprintf\b|\bdprintf\b", {"base/log.c"}),
+    ("stderr", r"\bstderr\b|\bSTDERR_FILENO\b|\bfprintf\b|\bdprintf\b", {"base/output.c"}),
     ("stdout", r"\bstdout\b", set()),
     ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/limit.c", "job/stacks.c"}),
     ("signals", r"\bsignal\s*\(|\bsigaction\b", {"job/stacks.c"}),
@@ -162,7 +158,7 @@ def test_each_system_interface_is_used_only_in_its_file(door, pattern, behind):
 
 def test_pthreads_are_used_only_in_one_file():
     """job/context.c is exempt, but only for the lock that guards the pointer to the context."""
-    assert users_of(r"\bpthread_\w+\s*\(") <= {"base/sync.c", "job/context.c"}
+    assert users_of(r"\bpthread_\w+\s*\(") <= {"base/os.c", "job/context.c"}
     context = code_of(CSRC / "job/context.c")
     assert set(re.findall(r"\bpthread_\w+(?=\s*\()", context)) <= {
         "pthread_rwlock_rdlock",

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* ppoll */
 #include "base/poller.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <poll.h>

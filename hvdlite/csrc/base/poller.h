@@ -7,7 +7,7 @@
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
-#include "base/sync.h"
+#include "base/os.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* Calibration measures the cost of a message between hosts (costs.h). */
-#include "base/clock.h"
+#include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "shm/window.h"

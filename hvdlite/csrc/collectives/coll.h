@@ -1,4 +1,4 @@
-/* Collectives: one file and one row of the table for each algorithm.
+/* Collectives: one file for each family of algorithms, one row of the table for each algorithm.
  *
  * An algorithm is a function of a comm and its arguments. It uses no threads, no MPI, no MXNet and
  * no static state. It returns when this rank's work is done. The result has the same bits on every
@@ -20,7 +20,7 @@
 #ifndef HVDLITE_COLLECTIVES_COLL_H
 #define HVDLITE_COLLECTIVES_COLL_H
 
-#include "base/scratch.h"
+#include "base/os.h"
 #include "kernels/reduce.h"
 #include "transport/comm.h"
 
@@ -54,8 +54,9 @@ struct coll_args {
 
     int root; /* for broadcast */
 
-    /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results and
-     * elements differ in size. Other collectives: NULL, because their input is in `data`. */
+    /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results
+     * have another size than its input's elements. Other collectives: NULL, because their input is
+     * in `data`. */
     const void *in;
     const size_t
         *in_end; /* reducescatter, alltoall: by rank, end of the part for that rank in `in` */

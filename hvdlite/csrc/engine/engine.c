@@ -1,6 +1,6 @@
 #include "engine/engine.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "engine/stepping.h"
 
 #include <stdio.h>

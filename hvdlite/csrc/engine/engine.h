@@ -10,8 +10,8 @@
 #ifndef HVDLITE_ENGINE_ENGINE_H
 #define HVDLITE_ENGINE_ENGINE_H
 
-#include "base/log.h"
 #include "base/options.h"
+#include "base/output.h"
 #include "engine/tensors.h"
 #include "engine/timeline.h"
 #include "negotiation/ahead.h"

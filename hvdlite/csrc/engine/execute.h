@@ -6,7 +6,7 @@
 #ifndef HVDLITE_ENGINE_EXECUTE_H
 #define HVDLITE_ENGINE_EXECUTE_H
 
-#include "base/log.h"
+#include "base/output.h"
 #include "collectives/coded.h"
 #include "engine/run_log.h"
 #include "shm/regions.h"

@@ -26,7 +26,7 @@ struct host_place {
     bool sent;             /* this rank has sent its message of this step */
     double due;            /* if BUSY: time to ask the rank whose message is overdue */
     struct tensor *tensor; /* set if BUSY */
-    char *message;         /* a head and the sums */
+    char *message;         /* a header and the sums */
     size_t capacity;
 };
 

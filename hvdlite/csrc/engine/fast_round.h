@@ -4,7 +4,7 @@
 #ifndef HVDLITE_ENGINE_FAST_ROUND_H
 #define HVDLITE_ENGINE_FAST_ROUND_H
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "transport/transport.h"
 
 #include <stdatomic.h>

@@ -5,8 +5,8 @@
  * ranks, all inputs are in the window and no rank can withdraw: each rank reads the inputs that it
  * needs for its result. A rank closes the round if it has waited too long for the other ranks, or
  * if it submits the tensor to the engine. No rank can be counted in a closed round. */
-#include "base/clock.h"
 #include "base/floats.h"
+#include "base/os.h"
 #include "collectives/algorithm.h"
 #include "engine/fast_room.h"
 #include "engine/fast_round.h"

@@ -1,6 +1,6 @@
 #include "engine/negotiate.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "collectives/coll.h"
 
 #include <stdlib.h>

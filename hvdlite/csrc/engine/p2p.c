@@ -1,6 +1,6 @@
 #include "engine/p2p.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "engine/p2p_state.h"
 #include "shm/window.h"
 
@@ -211,8 +211,8 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     size_t size = m->size - sizeof head - head.name;
     if (head.name > m->size - sizeof head || head.type > P2P_LEFT) return damaged(m, err);
     HVD_TRY(know_peers(p, err));
-    bool first = !p->peers[m->from].knows;
-    p->peers[m->from].knows = true;
+    bool first = !p->peers[m->from].talked;
+    p->peers[m->from].talked = true;
     if (p->left && first)
         HVD_TRY(p2p_post(p, m->from, (struct p2p_head){.type = P2P_LEFT}, p->reason, NULL, 0, err));
     switch (head.type) {
@@ -248,7 +248,7 @@ int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {
     p->left = true;
     snprintf(p->reason, sizeof p->reason, "%s", reason);
     for (int r = 0; p->peers && r < p->t->at.size; r++)
-        if (p->peers[r].knows)
+        if (p->peers[r].talked)
             HVD_TRY(p2p_post(p, r, (struct p2p_head){.type = P2P_LEFT}, reason, NULL, 0, err));
     for (struct p2p_offer *o; (o = p->offers);) {
         HVD_TRY(p2p_refuse_as_left(p, o, err));

@@ -1,4 +1,4 @@
-#include "base/clock.h"
+#include "base/os.h"
 #include "engine/p2p_state.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, cons
     memcpy(message, &head, sizeof head);
     memcpy(message + sizeof head, name, head.name);
     if (size) memcpy(message + sizeof head + head.name, data, size);
-    p->peers[to].knows = true;
+    p->peers[to].talked = true;
     return transport_send(p->t, to, message, sizeof head + head.name + size, err);
 }
 

@@ -1,4 +1,4 @@
-#include "base/clock.h"
+#include "base/os.h"
 #include "engine/p2p_state.h"
 #include "shm/window.h"
 
@@ -83,7 +83,7 @@ static bool all_left(const struct p2p *p) {
 /* Asks each possible sender to tell this rank when the sender leaves. */
 static int greet(struct p2p *p, int from, hvd_error *err) {
     for (int r = 0; r < p->t->at.size; r++)
-        if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].knows)
+        if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].talked)
             HVD_TRY(p2p_post(p, r, (struct p2p_head){.type = P2P_HELLO}, "", NULL, 0, err));
     return HVD_OK;
 }

@@ -67,9 +67,9 @@ static inline char *bounce_slot(const struct bounce *l, int slot) {
 }
 
 struct p2p_peer {
-    /* true: this rank and the peer have exchanged a message, so this rank must tell the peer when
-     * it leaves */
-    bool knows;
+    /* true: this rank and the peer have exchanged a message, so this rank must tell the peer before
+     * this rank leaves */
+    bool talked;
     bool left;
     struct bounce to, from;
     char reason[256];

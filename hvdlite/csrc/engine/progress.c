@@ -1,7 +1,7 @@
 #include "engine/progress.h"
 
-#include "base/clock.h"
 #include "base/floats.h"
+#include "base/os.h"
 
 void progress_open(struct progress *p, progress_step *step, void *engine) {
     *p = (struct progress){.step = step, .engine = engine};

@@ -6,7 +6,7 @@
 #ifndef HVDLITE_ENGINE_PROGRESS_H
 #define HVDLITE_ENGINE_PROGRESS_H
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "transport/transport.h"
 
 #include <stdatomic.h>

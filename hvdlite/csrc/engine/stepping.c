@@ -1,6 +1,6 @@
 #include "engine/stepping.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #define HVDLITE_ENGINE_TENSORS_H
 
 #include "base/map.h"
-#include "base/sync.h"
+#include "base/os.h"
 #include "negotiation/request.h"
 #include "shm/shmem.h"
 

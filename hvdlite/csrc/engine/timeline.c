@@ -6,7 +6,7 @@
 #include <stdio_ext.h>
 #include <string.h>
 
-#include "base/files.h"
+#include "base/output.h"
 
 void timeline_init(struct timeline *t) {
     *t = (struct timeline){.file = NULL};

@@ -7,7 +7,7 @@
 #ifndef HVDLITE_ENGINE_TIMELINE_H
 #define HVDLITE_ENGINE_TIMELINE_H
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "negotiation/request.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 #define _POSIX_C_SOURCE 200809L /* for pthread_rwlock_t */
 #include "job/context.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "hvd.h"
 
 #include <pthread.h>

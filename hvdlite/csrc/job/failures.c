@@ -1,7 +1,7 @@
 /* Errors of collectives that a framework raises as exceptions of its own, with nothing but a text.
  * A number at the end of the text leads back to the error. */
 #define _POSIX_C_SOURCE 200809L /* for strnlen */
-#include "base/clock.h"
+#include "base/os.h"
 #include "hvd.h"
 
 #include <stdatomic.h>

@@ -6,7 +6,7 @@
 #ifndef HVDLITE_JOB_HANDLE_H
 #define HVDLITE_JOB_HANDLE_H
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "engine/tensors.h"
 #include "hvd.h"
 

@@ -1,6 +1,6 @@
 #include "job/job.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "shm/helpers.h"

@@ -2,7 +2,7 @@
  * time. */
 #include "hvd.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "job/context.h"
 
 #include <stdlib.h>

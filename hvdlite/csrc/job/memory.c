@@ -75,7 +75,8 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
     if (where_on_windows(&at, err)) return NULL;
     hvd_region *r = calloc(1, sizeof *r);
     if (!r) {
-        error_set(err, HVD_NO_MEMORY, "no memory for a region");
+        error_set(err, HVD_NO_MEMORY,
+                  "no memory to share tensors with the other ranks of this host");
         return NULL;
     }
     void *memory;

@@ -3,7 +3,7 @@
 #include "base/floats.h"
 #include "kernels/half.h"
 
-enum { MOST_VALUES = 32 }; /* the most values that a word has */
+enum { MOST_VALUES = 32 }; /* limit of the number of values in a word */
 
 /* The layout of a codec's encoded 32-bit words, and the codec's functions. */
 struct bits {

@@ -78,7 +78,7 @@ static void keep_failure(struct operation *op) {
 static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
-    struct on_complete done = op->done; /* copied, because the call may free the operation */
+    struct on_complete done = op->done; /* copied, because done.call may free the operation */
     mutex_lock(&lib->reporting);
     lib->api.make_error(exception, op->error->text);
     keep_failure(op);

@@ -5,7 +5,7 @@
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "engine/tensors.h"
 #include "mxnet/api.h"
 #include "mxnet/push.h"

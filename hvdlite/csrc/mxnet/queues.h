@@ -7,7 +7,7 @@
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 
-#include "base/sync.h"
+#include "base/os.h"
 
 enum { QUEUES = 1024 }; /* a power of two; keeps queues short for up to 10,000 gradients */
 

@@ -109,9 +109,9 @@ void waiting_free(struct waiting *w);
  * the array. NULL: memory is short. */
 const struct pending **waiting_of_ranks(const struct waiting *w);
 
-/* Reports each tensor that has waited for more than `limit` seconds, once. Tensors that miss the
- * same ranks share a text. Joins are not reported, because they may wait for any time. silent: see
- * pending_explain_wait. */
+/* Reports each tensor that has waited for more than `limit` seconds, once. Tensors that wait for
+ * the same ranks share a text. Joins are not reported, because they may wait for any length of
+ * time. silent: see pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
 void waiting_report(struct waiting *w, const bool *silent, double now, double limit,
                     waiting_text *report, void *arg);

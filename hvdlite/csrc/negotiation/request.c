@@ -116,7 +116,8 @@ int request_check(const struct request *r, int size, hvd_error *err) {
         return error_set(err, HVD_INVALID, "tensor '%s': unknown kind %d or op %d", r->name,
                          r->kind, r->op);
     if (r->kind == HVD_JOIN && strcmp(r->name, "join"))
-        return error_set(err, HVD_INVALID, "tensor '%s': a join needs the name 'join'", r->name);
+        return error_set(err, HVD_INVALID, "tensor '%s': a join must have the name 'join'",
+                         r->name);
     if (!dtype_size(r->dtype))
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s': unknown dtype %d", r->name, r->dtype);
     if (r->kind == HVD_BROADCAST && (r->root < 0 || r->root >= size))
@@ -242,7 +243,8 @@ void field_text(const struct request *r, enum request_field field, char *text, s
     switch (field) {
     case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped); break;
     case FIELD_CHANGES:
-        snprintf(text, size, r->states < 0 ? "some, with digest %x" : "none", (unsigned)-r->states);
+        snprintf(text, size, r->states < 0 ? "changed, with digest %x" : "none",
+                 (unsigned)-r->states);
         break;
     case FIELD_STATES:
         snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);

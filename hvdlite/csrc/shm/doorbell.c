@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* syscall */
 #include "shm/doorbell.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,6 +1,6 @@
 #include "shm/flight.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "shm/life.h"
 #include "shm/shmem.h"
 

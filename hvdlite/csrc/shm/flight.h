@@ -8,8 +8,8 @@
 #ifndef HVDLITE_SHM_FLIGHT_H
 #define HVDLITE_SHM_FLIGHT_H
 
+#include "base/os.h"
 #include "base/stats.h"
-#include "base/sync.h"
 #include "negotiation/request.h"
 
 #define FLIGHT_FORMAT "hvdlite flight 1"

@@ -1,8 +1,7 @@
 #include "shm/helpers.h"
 
-#include "base/clock.h"
 #include "base/floats.h"
-#include "base/sync.h"
+#include "base/os.h"
 #include "shm/doorbell.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* syscall, gethostname, statx */
 #include "shm/life.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "base/poller.h"
 
 #include <errno.h>

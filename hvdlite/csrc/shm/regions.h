@@ -6,7 +6,7 @@
 #define HVDLITE_SHM_REGIONS_H
 
 #include "base/error.h"
-#include "base/sync.h"
+#include "base/os.h"
 
 /* Bytes between parts. If the distance between parts were a power of two, reads and writes would
  * run at half speed: the L1 cache of some processors predicts the way of a line from a few bits of

@@ -100,8 +100,8 @@ static int open_address(const char *address, size_t bytes, int *fd, hvd_error *e
         return HVD_OK;
     close(*fd);
     return error_set(err, HVD_NO_MEMORY,
-                     "%s is not the memory of %zu bytes that another rank shares: can the ranks "
-                     "see each other's processes?",
+                     "%s is not the %zu bytes of memory that another rank shares: run the ranks of "
+                     "a host in one container, or let their containers share process ids",
                      address, bytes);
 }
 

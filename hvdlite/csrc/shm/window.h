@@ -38,7 +38,7 @@ struct window_cpus {
 
 struct window_rank {
     struct doorbell doorbell;
-    struct window_cpus cpus; /* cpus.c */
+    struct window_cpus cpus;
     struct window_line flags[WINDOW_FLAGS];
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
     _Alignas(4096) unsigned char fast_path[WINDOW_FAST_PATH]; /* engine/fast_window.c */
@@ -74,7 +74,7 @@ static inline char *window_slot(const struct window *w, int local_rank, uint64_t
 
 static inline struct window_rank *window_self(struct window *w) { return &w->ranks[w->self]; }
 
-/* ---- cores: cpus.c ----
+/* ---- cores ----
  *
  * For each rank of the host, the window shows which cores the rank may use and which core it was
  * last seen on. A rank writes its own core only in collectives, so other ranks may read an old

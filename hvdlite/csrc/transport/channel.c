@@ -1,6 +1,6 @@
 #include "transport/channel.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <stdlib.h>
 #include <string.h>

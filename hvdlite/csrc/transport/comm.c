@@ -1,6 +1,6 @@
 #include "transport/comm.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "transport/transport.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "transport/net.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <stdlib.h>

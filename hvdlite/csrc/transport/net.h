@@ -9,7 +9,7 @@
 #define HVDLITE_TRANSPORT_NET_H
 
 #include "base/error.h"
-#include "base/sync.h"
+#include "base/os.h"
 #include "shm/life.h"
 #include "transport/link.h"
 
@@ -67,8 +67,8 @@ void net_close_files(int rank, int size, const int *files);
 /* clean: sends a farewell; without it the other ranks consider this rank dead. All channels must be
  * closed. */
 void net_close(struct net *n, bool clean);
-/* In a forked child: closes the child's copies of the sockets, so that the streams end with the
- * parent. */
+/* In a forked child: closes the child's copies of the sockets, so that the other ranks see the
+ * streams end when the parent ends. */
 void net_close_in_child(const struct net *n);
 
 static inline void net_lock(struct net *n) { mutex_lock(&n->lock); }

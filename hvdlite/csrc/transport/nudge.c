@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* getrandom, SOCK_CLOEXEC, IFF_UP */
 #include "transport/nudge.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "base/poller.h"
 
 #include <arpa/inet.h>

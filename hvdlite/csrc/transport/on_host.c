@@ -1,7 +1,7 @@
 #include "transport/on_host.h"
 
-#include "base/clock.h"
 #include "base/options.h"
+#include "base/os.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
@@ -146,7 +146,7 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
     /* seconds; limited because a rank that has left may have been killed meanwhile */
     static const double TO_SEND = 5;
-    /* before the window is freed, because life and nudges ring its doorbell */
+    /* before the window is freed, because the threads of `life` and `nudges` ring its doorbell */
     on_host_unwatch(o);
     close_nudges(o);
     free(o->cards);

@@ -1,6 +1,6 @@
 #include "transport/transport.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "shm/window.h"
 #include "transport/on_host.h"
 

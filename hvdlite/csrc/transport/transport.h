@@ -140,14 +140,15 @@ bool transport_is_dead(const struct transport *t, int rank);
 void transport_note_death(struct transport *t, int rank, enum fate fate);
 /* Records the death in all groups of the job. Any thread. */
 void transport_died(struct transport *t, int rank, enum fate fate);
-/* Tells all groups of the job to stop waiting for the dead or silent ranks of this error. */
+/* Tells all groups of the job to stop waiting for the dead or silent ranks of this error. Any
+ * thread. */
 void transport_give_up(struct transport *t, const hvd_error *cause);
 /* Records that a thread begins (by = 1) or ends (by = -1) a wait for the rank outside of an engine.
- * Meanwhile the job's engine checks that the rank answers. */
+ * Meanwhile the job's engine checks that the rank answers. Any thread. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
 /* Records that another host is lost. host NULL: this rank leaves and waits for no other rank.
- * t->cards must be set. */
+ * t->cards must be set. Any thread. */
 void transport_lose_host(struct transport *t, const char *host);
 
 /* Sends the last messages of a transport that sends only while it is called. */

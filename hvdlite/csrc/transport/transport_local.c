@@ -1,6 +1,6 @@
 #include "transport/transports.h"
 
-#include "base/sync.h"
+#include "base/os.h"
 #include "transport/link.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "transport/transports.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 #include "transport/on_host.h"
 
 #include <mpi.h>

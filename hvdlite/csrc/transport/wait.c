@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "transport/wait.h"
 
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <sched.h>
 #include <unistd.h>

@@ -10,7 +10,8 @@
 
 #include <stdatomic.h>
 
-/* Shared by all waits of a process. Set after a yield that took longer than `yield` below. */
+/* Shared by all waits of a process. Set after one yield that took longer than all yields of a wait
+ * may take (wait_policy.yield). */
 struct crowd {
     _Atomic double until; /* until this time, other threads are assumed to compute on the cores */
 };

@@ -211,7 +211,7 @@ class Start {
                   std::vector<int64_t> expected = {}) {
         hvd_tensor t = tensor(HVD_ALLTOALL, in, out);
         t.out_rows = out_rows;
-        t.open = !expected.empty(); // the operation checks `expected` in place of the core
+        t.open = !expected.empty(); // the operation, not the core, checks `expected`
         operation_->expect(std::move(expected));
         t.splits = splits.empty() ? nullptr : splits.data();
         t.nsplits = splits.size();

@@ -1,11 +1,12 @@
-/* All output to stderr: lines with a level, the time and the rank.
+/* All output: lines to stderr with a level, the time and the rank, and files that the user named.
  *
  * Callers pass the log as an argument; there is no global log. Any thread; each line is one
  * write. */
-#ifndef HVDLITE_BASE_LOG_H
-#define HVDLITE_BASE_LOG_H
+#ifndef HVDLITE_BASE_OUTPUT_H
+#define HVDLITE_BASE_OUTPUT_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 enum log_level {
     LOG_TRACE,
@@ -36,5 +37,11 @@ void log_line(const struct log *log, enum log_level level, const char *format, .
 /* Prints without a lock and without a prefix: the process is ending, and a thread that hangs may
  * hold the lock. */
 void log_last_words(const char *text);
+
+/* Opens an output file at a path that the user gave, and refuses files of other users: in a folder
+ * such as /tmp, another user may have put a file or a link at that path. machine/files.py applies
+ * the same rule in Python. Returns the file, emptied; the caller closes it. On failure returns NULL
+ * and sets errno; EACCES: the file or link belongs to another user. */
+FILE *file_open_named(const char *path);
 
 #endif

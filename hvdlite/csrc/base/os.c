@@ -1,12 +1,32 @@
 #define _GNU_SOURCE /* pthread_setname_np, SCHED_BATCH */
-#include "base/sync.h"
-
-#include "base/clock.h"
+#include "base/os.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+
+double clock_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void clock_nap(double seconds) {
+    struct timespec t = clock_span(seconds);
+    nanosleep(&t, NULL); /* a signal may end the sleep early; each caller checks the time again */
+}
+
+void clock_yield(void) { sched_yield(); }
+
+void clock_relax(void) {
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}
 
 void mutex_init(struct mutex *m) {
     pthread_condattr_t attr;
@@ -74,4 +94,22 @@ int fork_watch(void (*in_child)(void), hvd_error *err) {
     int code = pthread_atfork(NULL, NULL, in_child);
     return code ? error_set(err, HVD_NO_MEMORY, "can't watch for forks: %s", strerror(code))
                 : HVD_OK;
+}
+
+int scratch_get(struct scratch *s, size_t bytes, void **out, hvd_error *err) {
+    if (bytes > s->size) {
+        void *data;
+        if (posix_memalign(&data, 64, bytes))
+            return error_set(err, HVD_NO_MEMORY, "no memory for a buffer of %zu bytes", bytes);
+        free(s->data);
+        s->data = data;
+        s->size = bytes;
+    }
+    *out = s->data;
+    return HVD_OK;
+}
+
+void scratch_free(struct scratch *s) {
+    free(s->data);
+    *s = (struct scratch){0};
 }

@@ -1,3 +1,32 @@
+/* Broadcasts by messages: a binomial tree for data so small that the number of steps decides, a
+ * pipelined chain for longer data (costs.h chooses). */
+#include "collectives/algorithm.h"
+#include "collectives/costs.h"
+
+/* Binomial tree broadcast: each step doubles the number of ranks that have the data.
+ *
+ * Positions are counted from the root. In the step of distance d, position i < d sends to position
+ * i + d:
+ *
+ *   p = 6    0 -> 1    0 -> 2, 1 -> 3    0 -> 4, 1 -> 5
+ *
+ * Cost: ceil(log2 p) (a + S b). */
+int coll_tree(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
+    int p = comm->size, position = (comm->rank - args->root + p) % p;
+    for (int distance = 1; distance < p; distance *= 2) {
+        bool sending = position < distance;
+        if (position >= 2 * distance || (sending && position + distance >= p)) continue;
+        int other = sending ? position + distance : position - distance;
+        other = (other + args->root) % p;
+        HVD_TRY(
+            coll_exchange(comm,
+                          (struct coll_exchange){args->data, args->data, sending ? args->bytes : 0,
+                                                 sending ? 0 : args->bytes, other, other},
+                          err));
+    }
+    return HVD_OK;
+}
+
 /* Pipelined chain broadcast: segments flow from the root through all ranks in a row.
  *
  *   root -> root + 1 -> ... -> root + p - 1 (mod p)
@@ -6,10 +35,6 @@
  *
  * Cost: (p - 2 + n) (a + S/n b) for n segments (costs.h computes n). For long data that is about S
  * b, and each link carries the data once. */
-#include "collectives/algorithm.h"
-
-#include "collectives/costs.h"
-
 struct chain {
     const struct coll_args *args;
     int left, right;
