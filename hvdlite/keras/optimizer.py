@@ -71,10 +71,10 @@ def DistributedOptimizer(
         _accumulate(optimizer, passes)
     sum_of_passes = 1 if average_aggregated_gradients else passes
     adds = _inner(optimizer).gradient_accumulation_steps or 1
-    how = f"{adds} passes a step, times {sum_of_passes}"
+    passes_and_factor = f"{adds} passes a step, times {sum_of_passes}"
 
     def reducer(owner: str) -> GradientReducer:
-        return GradientReducer(owner, reduction, StepCheck(owner, how, process_set))
+        return GradientReducer(owner, reduction, StepCheck(owner, passes_and_factor, process_set))
 
     kind = type(optimizer)
     settings = {

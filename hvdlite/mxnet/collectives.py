@@ -66,9 +66,9 @@ def alike_to_scatter(
     :param ask: False: return True without asking the other ranks.
     :raises ValueError: this rank's tensors or arguments are wrong.
     """
-    how = reduction(op, scales, priority, process_set)
+    members = reduction(op, scales, priority, process_set)
     for own, tensor in zip(names, tensors):
-        validate(lib.HVD_REDUCESCATTER, own, tensor, **how)
+        validate(lib.HVD_REDUCESCATTER, own, tensor, **members)
     own = [(rows_of(tensor.shape), columns(tensor, op, scales)) for tensor in tensors]
     return not ask or alike(gather_numbers(own, name, process_set))
 

@@ -1,5 +1,6 @@
 """Names and averages the gradients of one trainer or optimizer across ranks."""
 
+import functools
 import itertools
 from typing import (
     Any,
@@ -229,11 +230,11 @@ class Gradients(GradientReducer, Loads):
             settings = Settings(op, scales[0], scales[1], priority, group, self.states)
             reduce = InPlace(names, settings).push
             return _Operation(indices, reduce)
-        how = names, priority, op, scales, self.reduction.process_set
-        states = self.states
-        return _Operation(
-            indices, lambda arrays: self._reducer.grouped_allreduce_(arrays, *how, states)
-        )
+        reduce_coded = functools.partial(
+            self._reducer.grouped_allreduce_, names=names, priority=priority, op=op, scales=scales,
+            process_set=self.reduction.process_set, states=self.states,
+        )  # fmt: skip
+        return _Operation(indices, reduce_coded)
 
     def _average_sparse(self, index: int, arrays: Sequence) -> None:
         if self.reduction.sparse_as_dense:
@@ -245,8 +246,8 @@ class Gradients(GradientReducer, Loads):
             total = mx.nd.add_n(*arrays)
         else:
             op, scales = self.reduction.of_arrays()
-            how = op, self.reduction.process_set, self.states
-            total = allreduce_rows(arrays, self.known_as(index), *how)
+            name, process_set = self.known_as(index), self.reduction.process_set
+            total = allreduce_rows(arrays, name, op, process_set, self.states)
             if scales[0] * scales[1] != 1:
                 total = total * (scales[0] * scales[1])
         for array in arrays:
@@ -293,8 +294,8 @@ class Reducer:
         :param scales: a factor before the compression, and a factor after the reduction.
         """
         names = [tensor_name("allreduce", name, process_set)]
-        how = priority, op, scales, process_set, states
-        return self.grouped_allreduce_([tensor], names, *how)[0]
+        self.grouped_allreduce_([tensor], names, priority, op, scales, process_set, states)
+        return tensor
 
     def grouped_allreduce_(
         self, tensors, names: Sequence[str], priority: int, op: int, scales,
@@ -306,10 +307,15 @@ class Reducer:
         floats = [isinstance(t, mx.nd.NDArray) and t.dtype == np.float32 for t in tensors]
         codecs = [codec_of(self.compression, is_float) for is_float in floats]
         coded = [codec is not None for codec in codecs]
-        how = op, scales, priority, process_set
-        self._allreduce_coded(*_only(coded, names, tensors, codecs), states, *how)
-        others = _only([not each for each in coded], names, tensors)
-        self._allreduce_compressed(*others, *how, states)
+        members = {**reduction(op, scales, priority, process_set), "states": states}
+        self._allreduce_coded(members, *_only(coded, names, tensors, codecs))
+        names, whole = _only([not each for each in coded], names, tensors)
+        compressed = [self.compression.compress(tensor) for tensor in whole]
+        sent = [array for array, _ in compressed]
+        allreduce_(names, sent, op, scales, priority, process_set, states)
+        for tensor, (array, context) in zip(whole, compressed):
+            if array is not tensor:
+                tensor[:] = self.compression.decompress(array, context)
         return tensors
 
     def _residual(self, tensor, name: str):
@@ -320,21 +326,13 @@ class Reducer:
             self.residuals[name] = known
         return known
 
-    def _allreduce_coded(self, names, tensors, codecs, states, *how) -> None:
+    def _allreduce_coded(self, members: dict, names, tensors, codecs) -> None:
         residuals = [
             self._residual(tensor, name) if codec.has_residual else None
             for codec, name, tensor in zip(codecs, names, tensors)
         ]
-        of_all = {**reduction(*how), "states": states}
-        details = [{**of_all, "codec": c.kind, "parameter": c.parameter} for c in codecs]
+        details = [{**members, "codec": c.kind, "parameter": c.parameter} for c in codecs]
         push(lib.HVD_ALLREDUCE, names, tensors, details, residuals=residuals)
-
-    def _allreduce_compressed(self, names, tensors, *how) -> None:
-        compressed = [self.compression.compress(tensor) for tensor in tensors]
-        allreduce_(names, [sent for sent, _ in compressed], *how)
-        for tensor, (sent, context) in zip(tensors, compressed):
-            if sent is not tensor:
-                tensor[:] = self.compression.decompress(sent, context)
 
 
 def _only(chosen: Sequence[bool], *lists: Sequence) -> List[list]:

@@ -216,10 +216,10 @@ def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
     names, tensors = (group_names(name, given), given) if grouped else ([name], [given])
     if not names:
         return given
-    what = names, tensors, op_of(None, op), scales, priority, process_set
-    alike = collectives.alike_to_scatter(name, tell, *what)
-    how = differentiable if is_recording() else collectives
-    parts = how.reducescatter(*what)
+    work = names, tensors, op_of(None, op), scales, priority, process_set
+    alike = collectives.alike_to_scatter(name, tell, *work)
+    module = differentiable if is_recording() else collectives
+    parts = module.reducescatter(*work)
     if not alike:
         collectives.raise_now(parts)
     return parts if grouped else parts[0]

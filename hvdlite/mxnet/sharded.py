@@ -70,10 +70,10 @@ class HostUpdater(mx.optimizer.Updater):
         :param gradients: the names and the reduction of the gradients.
         """
         rule = rule_of(self.optimizer)
-        how = f" by rule {rule.number}" if rule else ""
+        by_rule = f" by rule {rule.number}" if rule else ""
         agree(
             f"{gradients.owner}, optimizer",
-            [f"{type(self.optimizer).__name__}{how}"],
+            [f"{type(self.optimizer).__name__}{by_rule}"],
             remedy="Give the trainers of all ranks the same optimizer.",
         )
         self._gradients = gradients

@@ -146,9 +146,9 @@ def reducescatter(names: Sequence[str], tensors, op, scales, process_set: Proces
             ]
 
         full = _full_names("reducescatter", names, process_set)
-        how = op, scales, process_set
+        kind = lib.HVD_REDUCESCATTER
         results = run(
-            lambda arrays: grouped.reductions(lib.HVD_REDUCESCATTER, full, arrays, *how),
+            lambda arrays: grouped.reductions(kind, full, arrays, op, scales, process_set),
             tensors, [t.dtype for t in tensors],
             [_part_shape(tensor.shape, process_set) for tensor in tensors],
         )  # fmt: skip

@@ -57,8 +57,8 @@ def allreduce_hook(
     state.met = meet(state.owner, state.met, state.process_set)
     future: torch.futures.Future = torch.futures.Future()
     name = f"{state.owner}.bucket{bucket.index()}"
-    how = {"name": name, "op": Average, "process_set": state.process_set}
-    state.under_way.append((future, allreduce_async_(bucket.buffer(), **how)))
+    handle = allreduce_async_(bucket.buffer(), name=name, op=Average, process_set=state.process_set)
+    state.under_way.append((future, handle))
     if bucket.is_last():
         _finish(state)
     return future

@@ -46,8 +46,10 @@ class Deltas:
             param.copy_(old)
         self._met = meet(self.name, self._met, self.process_set)
         names = group_names(f"allreduce.{self.name}", deltas)
-        how = Adasum, (1.0, 1.0), self.process_set, True, self._states
+        states, scales = self._states, (1.0, 1.0)
         self.loaded(0)
-        exchange.allreduce(names, deltas, *how).synchronize()
+        exchange.allreduce(
+            names, deltas, Adasum, scales, self.process_set, in_place=True, states=states
+        ).synchronize()
         for param, delta in zip(self.params, deltas):
             param.add_(delta)

@@ -28,12 +28,12 @@ class Allreduce(Function):
 
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):
-        ctx.how = names, op, scales, process_set
+        ctx.arguments = names, op, scales, process_set
         return tuple(exchange.allreduce(names, tensors, op, scales, process_set).synchronize())
 
     @staticmethod
     def backward(ctx, *grads):
-        names, op, scales, process_set = ctx.how
+        names, op, scales, process_set = ctx.arguments
         check_linear(names[0], op)
         return (None,) * 4 + _reduced(names, grads, op, scales, process_set)
 
@@ -41,13 +41,13 @@ class Allreduce(Function):
 class Broadcast(Function):
     @staticmethod
     def forward(ctx, name: str, root_rank: int, process_set: ProcessSet, tensor):
-        ctx.how = name, root_rank, process_set
+        ctx.arguments = name, root_rank, process_set
         (out,) = exchange.broadcast([name], [tensor], root_rank, process_set).synchronize()
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        name, root_rank, process_set = ctx.how
+        name, root_rank, process_set = ctx.arguments
         (total,) = _reduced([name], [grad], Average, _NO_SCALES, process_set)
         mine = torch.tensor(topology.rank() == root_rank, device=total.device)
         # all ranks call `where`, so that all record the same graph for second gradients
@@ -58,12 +58,16 @@ class Allgather(Function):
     @staticmethod
     def forward(ctx, names, process_set: ProcessSet, *tensors):
         pairs = exchange.allgather(names, tensors, process_set).synchronize()
-        ctx.how = names, process_set, [(came, t.shape) for (_, came), t in zip(pairs, tensors)]
+        ctx.arguments = (
+            names,
+            process_set,
+            [(came, t.shape) for (_, came), t in zip(pairs, tensors)],
+        )
         return tuple(rows for rows, _ in pairs)
 
     @staticmethod
     def backward(ctx, *grads):
-        names, process_set, ranks_and_shapes = ctx.how
+        names, process_set, ranks_and_shapes = ctx.arguments
         totals = _reduced(names, grads, Average, _NO_SCALES, process_set)
         parts = [
             total.split(came.tolist())[process_set.rank()].reshape(shape)
@@ -75,13 +79,13 @@ class Allgather(Function):
 class Reducescatter(Function):
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):
-        ctx.how = names, op, scales, process_set
+        ctx.arguments = names, op, scales, process_set
         handle = exchange.reducescatter(names, tensors, op, scales, process_set)
         return tuple(handle.synchronize())
 
     @staticmethod
     def backward(ctx, *grads):
-        names, op, scales, process_set = ctx.how
+        names, op, scales, process_set = ctx.arguments
         check_linear(names[0], op)
         factor = scatter_gradient_scale(op, scales, process_set.size())
         scaled = [grad * factor for grad in grads]
@@ -93,13 +97,13 @@ class Alltoall(Function):
     def forward(ctx, name: str, splits, process_set: ProcessSet, tensor):
         ((rows, came),) = exchange.alltoall(name, tensor, splits, process_set).synchronize()
         received = torch.from_numpy(came)
-        ctx.how = name, came, process_set, tensor.shape
+        ctx.arguments = name, came, process_set, tensor.shape
         ctx.mark_non_differentiable(received)
         return rows, received
 
     @staticmethod
     def backward(ctx, grad, _):
-        name, came, process_set, shape = ctx.how
+        name, came, process_set, shape = ctx.arguments
         (full,) = _of_grads([name])
         sent, _came = Alltoall.apply(full, came, process_set, grad)
         unsent = grad.new_zeros((shape[0] - len(sent), *shape[1:]))

@@ -76,8 +76,9 @@ def allreduce_plan(
     :param tensor: contiguous, as is ``out``, which receives the result and may be ``tensor``.
     :raises ValueError: an argument is wrong; all other errors come from the returned function.
     """
-    how = average, name, op, prescale_factor, postscale_factor, process_set
-    full, *rest = _described(tensor, *how)
+    full, *rest = _described(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
     check(full, tensor if out is None else out)
     if not _takes_all(tensor if out is None else out, tensor):
         raise ValueError(

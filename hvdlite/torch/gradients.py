@@ -248,9 +248,9 @@ class Gradients(GradientReducer):
                 if param in done:
                     view.copy_(done[param])
         for param in self._sparse:
-            how = self.reduction.op, self.reduction.process_set, states
+            name = f"{self.owner}.{self._names[param]}"
             try:
-                allreduce_sparse(param, f"{self.owner}.{self._names[param]}", *how)
+                allreduce_sparse(param, name, self.reduction.op, self.reduction.process_set, states)
             except HvdliteError as error:
                 self.changes.explain(error, self._names.values())
         if self.reduction.sparse_as_dense:
@@ -318,8 +318,8 @@ class Gradients(GradientReducer):
     def _make_buckets(self) -> List[Bucket]:
         """Make buckets in the order in which rank 0's backward wrote gradients. Collective."""
         refuse_reduced_by_ddp(self._names)
-        how = self.changes.facts(self._names.values()), self._written, self._kinds, self.reduction
-        found = layout.agreed(self.owner, self._names, *how)
+        facts, reduction = self.changes.facts(self._names.values()), self.reduction
+        found = layout.agreed(self.owner, self._names, facts, self._written, self._kinds, reduction)
         self._sparse, self._unreached = found.sparse, found.unreached
         return self._lay_out(layout.split(found.dense, self._groups, self.reduction))
 

@@ -97,8 +97,8 @@ def grouped_allreduce(
 ) -> List:  # fmt: skip
     """Do what :func:`allreduce` does for each of the tensors."""
     names = _full_names("allreduce", name, tensors, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce(names, tensors, compression, *how)
+    op, scales = op_of(average, op), (prescale_factor, postscale_factor)
+    return _allreduce(names, tensors, compression, op, scales, process_set)
 
 
 @waiting
@@ -109,8 +109,8 @@ def grouped_allreduce_(
 ) -> List:  # fmt: skip
     """Do what :func:`allreduce_` does for each of the tensors."""
     names = _full_names("allreduce", name, tensors, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce_(names, tensors, *how)
+    op, scales = op_of(average, op), (prescale_factor, postscale_factor)
+    return _allreduce_(names, tensors, op, scales, process_set)
 
 
 @waiting
@@ -209,8 +209,8 @@ def reducescatter(
     :raises ValueError: as :func:`allreduce`; also if ``tensor`` is 0-d.
     """
     names = _one_name("reducescatter", name, process_set)
-    how = op_of(None, op), (prescale_factor, postscale_factor), process_set
-    return _reducescatter(names, [tensor], compression, *how).then(_first)
+    op, scales = op_of(None, op), (prescale_factor, postscale_factor)
+    return _reducescatter(names, [tensor], compression, op, scales, process_set).then(_first)
 
 
 @waiting
@@ -221,8 +221,8 @@ def grouped_reducescatter(
 ) -> List:  # fmt: skip
     """Do what :func:`reducescatter` does for each of the tensors."""
     names = _full_names("reducescatter", name, tensors, process_set)
-    how = op_of(None, op), (prescale_factor, postscale_factor), process_set
-    return _reducescatter(names, tensors, compression, *how)
+    op, scales = op_of(None, op), (prescale_factor, postscale_factor)
+    return _reducescatter(names, tensors, compression, op, scales, process_set)
 
 
 def _start_allreduce(
@@ -230,8 +230,8 @@ def _start_allreduce(
     postscale_factor=1.0, process_set=global_process_set,
 ) -> Any:  # fmt: skip
     names = _one_name("allreduce", name, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce(names, [tensor], compression, *how).then(_first)
+    op, scales = op_of(average, op), (prescale_factor, postscale_factor)
+    return _allreduce(names, [tensor], compression, op, scales, process_set).then(_first)
 
 
 def _start_allreduce_(
@@ -239,8 +239,8 @@ def _start_allreduce_(
     process_set=global_process_set,
 ) -> Any:  # fmt: skip
     names = _one_name("allreduce", name, process_set)
-    how = op_of(average, op), (prescale_factor, postscale_factor), process_set
-    return _allreduce_(names, [tensor], *how).then(_first)
+    op, scales = op_of(average, op), (prescale_factor, postscale_factor)
+    return _allreduce_(names, [tensor], op, scales, process_set).then(_first)
 
 
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
@@ -307,12 +307,12 @@ def _first(results: Sequence):
 # These functions return a Handle; @waiting waits for the Handle and returns its result.
 
 
-def _reduced(function, start, names, tensors, compression, *how) -> Any:
+def _reduced(function, start, names, tensors, compression, op, scales, process_set) -> Any:
     check_compressor(compression)
     tensors, decompress = compressed(tensors, compression)
     if differentiable.is_recorded(tensors):
-        return ended(decompress(function.apply(names, *how, *tensors)))
-    return start(names, tensors, *how).then(decompress)
+        return ended(decompress(function.apply(names, op, scales, process_set, *tensors)))
+    return start(names, tensors, op, scales, process_set).then(decompress)
 
 
 def _allreduce(*call) -> Any:

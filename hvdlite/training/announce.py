@@ -28,5 +28,5 @@ def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None
     :param digest: of the change, from :func:`digest_of_bytes`.
     """
     arrays = [np.zeros(1, np.float32) for _ in names]
-    how = {"op": lib.HVD_SUM, "group": group_of(process_set), "states": -digest}
-    run_all(lib.HVD_ALLREDUCE, names, arrays, arrays, [how] * len(names))
+    members = {"op": lib.HVD_SUM, "group": group_of(process_set), "states": -digest}
+    run_all(lib.HVD_ALLREDUCE, names, arrays, arrays, [members] * len(names))
