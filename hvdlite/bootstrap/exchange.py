@@ -84,7 +84,7 @@ class Exchange:
 
     def receive(self, rank: int) -> Any:
         try:
-            told = receive(self.connections[rank])
+            answer = receive(self.connections[rank])
         except socket.timeout as error:
             # the kernel has ended the connection because the other host is silent
             if error.errno == errno.ETIMEDOUT:
@@ -93,18 +93,18 @@ class Exchange:
             raise HvdliteError(text, kind=STALLED, ranks=(rank,)) from None
         except OSError:
             raise ended(rank) from None
-        if "error" in told:
-            ranks, kind = tuple(told.get("ranks", ())), told.get("kind")
+        if "error" in answer:
+            ranks, kind = tuple(answer.get("ranks", ())), answer.get("kind")
             failed = RankFailedError if kind == RANK_DEAD else HvdliteError
-            raise failed(told["error"], kind=kind, ranks=ranks)
-        return told["value"]
+            raise failed(answer["error"], kind=kind, ranks=ranks)
+        return answer["value"]
 
     def tell_of(self, error: HvdliteError) -> None:
         """On rank 0: make the other ranks raise this error in their next exchange."""
-        told = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
+        message = {"error": str(error), "kind": error.kind, "ranks": error.ranks}
         for connection in self.connections.values():
             try:
-                send(connection, told)
+                send(connection, message)
             except OSError:
                 continue
 
@@ -124,11 +124,11 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
     return Arrivals(rank, size, min(patience or WARN_SECONDS, WARN_SECONDS), patience)
 
 
-def meet(place: places.Place, joined: int, patience: float, told: Set[int]) -> Exchange:
+def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) -> Exchange:
     """Connect to the other ranks at rank 0's port, when all ranks are in init().
 
-    :param told: this function adds ranks that :func:`report_end` then need not tell of this rank's
-        end.
+    :param informed: this function adds ranks that :func:`report_end` then need not tell of this
+        rank's end.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
@@ -138,15 +138,15 @@ def meet(place: places.Place, joined: int, patience: float, told: Set[int]) -> E
         return Exchange(place, key, joined, patience, {})
     try:
         if not place.rank:
-            connections = _receive_all(place, hello, key, wait, told)
+            connections = _receive_all(place, hello, key, wait, informed)
             return Exchange(place, key, joined, patience, connections)
         wait.here = set(range(1, place.size))
         connection, other = reach(place.host, place.ports, hello, key, wait.look)
     except HvdliteError:
         if wait.over:  # report_end() then does not wait for the missing ranks again
-            told.update(range(place.size))
+            informed.update(range(place.size))
         raise
-    told.add(0)
+    informed.add(0)
     if other.purpose == ENDED:
         connection.close()
         raise ended_without(0)
@@ -154,7 +154,7 @@ def meet(place: places.Place, joined: int, patience: float, told: Set[int]) -> E
 
 
 def _receive_all(
-    place: places.Place, hello: Hello, key: bytes, wait: Arrivals, told: Set[int]
+    place: places.Place, hello: Hello, key: bytes, wait: Arrivals, informed: Set[int]
 ) -> Dict[int, socket.socket]:
     expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
 
@@ -166,11 +166,11 @@ def _receive_all(
     try:
         peers = acceptor.wait()
     except BaseException as error:
-        known = {rank: connection for (_, rank), connection in acceptor.peers.items()}
-        rest = Exchange(place, key, 0, 0, known)
+        connections = {rank: connection for (_, rank), connection in acceptor.peers.items()}
+        rest = Exchange(place, key, 0, 0, connections)
         if isinstance(error, HvdliteError):
             rest.tell_of(error)
-            told.update(known, error.ranks)
+            informed.update(connections, error.ranks)
         rest.close()
         raise
     return {rank: connection for (_, rank), connection in peers.items()}
@@ -179,8 +179,8 @@ def _receive_all(
 def _rank0_listener(place: places.Place) -> socket.socket:
     """Return rank 0's listener, at the address that the launcher gave all ranks."""
     try:
-        found = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        entries = socket.getaddrinfo(place.host, None, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in entries))
     except OSError as error:
         raise HvdliteError(
             f"init(): rank 0 can't find the address of its host '{place.host}': {error}"
@@ -198,12 +198,12 @@ def _rank0_listener(place: places.Place) -> socket.socket:
         ) from error
 
 
-def report_end(place: places.Place, joined: int, seconds: float, told: Set[int]) -> bool:
+def report_end(place: places.Place, joined: int, seconds: float, informed: Set[int]) -> bool:
     """Tell ranks that wait in init(), now or within these seconds, that this process ends.
 
     Rank 0 tells all others. Another rank tells rank 0, and rank 0 tells the ranks that wait.
 
-    :param told: ranks that need not be told; this function adds the ranks that it told.
+    :param informed: ranks that need not be told; this function adds the ranks that it told.
     :return: True if all ranks know that this process ends.
     """
     hello, key = Hello(ENDED, place.rank, place.size, joined), key_of(place.job)
@@ -211,15 +211,15 @@ def report_end(place: places.Place, joined: int, seconds: float, told: Set[int])
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:
         if not place.rank:
-            expected = {(EXCHANGE, rank) for rank in range(1, place.size) if rank not in told}
+            expected = {(EXCHANGE, rank) for rank in range(1, place.size) if rank not in informed}
             acceptor = Acceptor(_rank0_listener(place), hello, key, expected, ends.look)
             try:
                 acceptor.wait()
             finally:
-                told.update(rank for _, rank in acceptor.peers)
-        elif 0 not in told:
+                informed.update(rank for _, rank in acceptor.peers)
+        elif 0 not in informed:
             reach(place.host, place.ports, hello, key, ends.look)[0].close()
-            told.add(0)
+            informed.add(0)
     except (HvdliteError, OSError, ValueError):
         return False
     return True

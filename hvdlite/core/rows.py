@@ -57,21 +57,21 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
         return np.full(size, rows // size, np.int64)
     try:
         refuse_mask(splits)
-        given = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
+        array = np.asarray(splits.asnumpy() if hasattr(splits, "asnumpy") else splits)
     except ValueError as error:  # splits that are lists of different lengths
         raise HvdliteValueError(f"tensor '{name}': splits are {splits!r}: {error}") from None
-    if given.shape != (size,):
+    if array.shape != (size,):
         raise HvdliteValueError(
-            f"tensor '{name}': splits are of shape {given.shape}: expected {size} numbers, one for "
+            f"tensor '{name}': splits are of shape {array.shape}: expected {size} numbers, one for "
             "each rank"
         )
     # an error as in Horovod, because floats here are usually a mistake
-    if hasattr(splits, "asnumpy") and given.dtype.kind == "f":
+    if hasattr(splits, "asnumpy") and array.dtype.kind == "f":
         raise HvdliteValueError(
-            f"tensor '{name}': splits are an NDArray of {given.dtype}: expected whole numbers, as "
+            f"tensor '{name}': splits are an NDArray of {array.dtype}: expected whole numbers, as "
             "mx.nd.array(splits, dtype='int32') has"
         )
-    numbers = given.tolist()  # Python's integers do not overflow
+    numbers = array.tolist()  # Python's integers do not overflow
     total = sum(numbers) if all(map(_is_count, numbers)) else None
     if total is None or total > rows:
         added = "" if total is None else f" add up to {total}"
@@ -128,13 +128,13 @@ def _start(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handl
         started.finish()
         pairs = []
         for number, (name, array, out) in enumerate(zip(names, arrays, outs)):
-            memory, came = started.result(number, process_set.size(), bytes_of_row(array))
+            memory, counts = started.result(number, process_set.size(), bytes_of_row(array))
             if memory is None:
-                pairs.append((out, came))
+                pairs.append((out, counts))
                 continue
-            made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
-            made = made.copy() if made.nbytes < COPIED else made
-            pairs.append((copy_to_output(name, made, out), came))
+            result: np.ndarray = np.ndarray((counts.sum(), *array.shape[1:]), array.dtype, memory)
+            result = result.copy() if result.nbytes < COPIED else result
+            pairs.append((copy_to_output(name, result, out), counts))
         return pairs
 
     return Handle(started.done, finish)

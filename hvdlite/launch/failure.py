@@ -125,8 +125,8 @@ def signaled(endings: Sequence[Ending]) -> Optional[Ending]:
     """Return the first rank whose agent got a signal; None if the ending backend signaled all."""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
-    found = [e for e in endings if e.signal and e.failed]
-    return min(found, key=lambda e: e.after, default=None)
+    with_signal = [e for e in endings if e.signal and e.failed]
+    return min(with_signal, key=lambda e: e.after, default=None)
 
 
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
@@ -199,9 +199,9 @@ def report(first: Ending, code: int, last_lines: List[str], others: int) -> List
 
 def report_backend(path: str, code: int, started: bool) -> str:
     """Return the report about a backend that ended too soon. Codes above 159 name no signal."""
-    how = f"was killed by {signal_name(code - 128)}" if 128 < code < 160 else "ended"
+    ended = f"was killed by {signal_name(code - 128)}" if 128 < code < 160 else "ended"
     when = "its ranks had finished" if started else "all ranks had started"
-    return f"hvdliterun: {os.path.basename(path)} {how} (exit code {code}) before {when}"
+    return f"hvdliterun: {os.path.basename(path)} {ended} (exit code {code}) before {when}"
 
 
 def report_death(end: Ending) -> List[str]:
@@ -211,18 +211,20 @@ def report_death(end: Ending) -> List[str]:
 
 def _sentence(end: Ending, code: int) -> str:
     label = f"rank {end.label}" if end.label.isdigit() else end.label
-    how = f"failed with exit code {code}"
+    ended = f"failed with exit code {code}"
     if not (end.code or end.goodbye):
-        how = "ended with exit code 0 before it had left the job"
+        ended = "ended with exit code 0 before it had left the job"
     if end.code < 0 and not end.ended:
-        how = f"was killed by {signal_name(-end.code)} (exit code {code})"
+        ended = f"was killed by {signal_name(-end.code)} (exit code {code})"
     if end.signal:
-        how = f"was ended by {signal_name(end.signal)}, which another process sent to its agent,"
+        ended = f"was ended by {signal_name(end.signal)}, which another process sent to its agent,"
     if end.silent and not end.ended:
-        how = f"ended without a report (it was killed, or {end.host} went down)"
+        ended = f"ended without a report (it was killed, or {end.host} went down)"
     if end.silence:
-        how = f"was lost (its host has not answered for {end.silence:.0f} s: its power or network)"
-    return f"hvdliterun: {label} on {end.host} {how} after {end.after:.1f} s"
+        ended = (
+            f"was lost (its host has not answered for {end.silence:.0f} s: its power or network)"
+        )
+    return f"hvdliterun: {label} on {end.host} {ended} after {end.after:.1f} s"
 
 
 def signal_name(number: int) -> str:

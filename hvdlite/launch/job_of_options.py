@@ -34,22 +34,22 @@ def choose_ranks(args) -> str:
 def job_of(args, argv: List[str]) -> Job:
     """Return the job that the options describe. An option sets the field of the same name."""
     current_folder()  # raises if the ranks could not start there
-    given = _hosts(args)
-    launcher = args.launcher or default(bool(given))
+    job_hosts = _hosts(args)
+    launcher = args.launcher or default(bool(job_hosts))
     elastic = options.elastic(args, launcher)
     mode = args.mode or ("ps" if args.servers else "mpi")
-    ranks = _number_of_ranks(args, given)
+    ranks = _number_of_ranks(args, job_hosts)
     servers = ranks if args.servers is None else args.servers
     env = {**options.variables(args), **environment.parse_assignments(args.env, "--env")}
     of_servers = {**os.environ, **env}.get("DMLC_INTERFACE", "") if mode == "ps" else ""
     networks = args.interfaces or of_servers
-    made: Dict[str, Any] = {
+    fields: Dict[str, Any] = {
         "command": _command(args.command[args.command[:1] == ["--"] :], args.module),
         "ranks": ranks,
         "launcher": launcher,
         "mode": mode,
         "servers": servers if mode == "ps" else 0,
-        "hosts": given,
+        "hosts": job_hosts,
         "env": env,
         "env_of": {
             "worker": environment.parse_assignments(args.env_worker, "--env-worker"),
@@ -67,8 +67,8 @@ def job_of(args, argv: List[str]) -> Job:
         "secret": os.urandom(16).hex(),
         "arguments": argv[: len(argv) - len(args.command)],
     }
-    as_given = {name: getattr(args, name) for name in Job._fields if name in args}
-    job = Job(**{**as_given, **made})
+    from_options = {name: getattr(args, name) for name in Job._fields if name in args}
+    job = Job(**{**from_options, **fields})
     _refuse_nonsense(job, args)
     job = _without_mpirun(job)
     if job.transport == "tcp" and args.host_timeout is None:
@@ -125,15 +125,15 @@ def _named_hosts(args) -> List[hosts.Host]:
     return hosts.parse_list(args.hosts)  # "": no hosts, as from an unset shell variable
 
 
-def _number_of_ranks(args, given: List[hosts.Host]) -> int:
+def _number_of_ranks(args, job_hosts: List[hosts.Host]) -> int:
     """Return the number of ranks: -n, or the number of slots that the hosts have."""
     if args.ranks_per_host is not None:
-        every = args.ranks_per_host * max(len(given), 1)
+        every = args.ranks_per_host * max(len(job_hosts), 1)
         if args.ranks not in (None, every):
             raise ValueError(f"-n {args.ranks} and --nproc-per-node: leave one of them out")
         return every
-    if args.ranks is None and given:
-        return sum(host.slots or 1 for host in given)
+    if args.ranks is None and job_hosts:
+        return sum(host.slots or 1 for host in job_hosts)
     return 1 if args.ranks is None else args.ranks
 
 

@@ -280,16 +280,16 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
 
 def _add(group, row: Option) -> None:
     names = row.names.split()
-    how: Dict[str, Any] = {"dest": row.attribute, "help": row.help}
+    keywords: Dict[str, Any] = {"dest": row.attribute, "help": row.help}
     if row.kind is bool:
-        group.add_argument(*names, action="store_true", **how)
+        group.add_argument(*names, action="store_true", **keywords)
     elif row.kind is list:
-        group.add_argument(*names, action="append", default=[], metavar=row.metavar, **how)
+        group.add_argument(*names, action="append", default=[], metavar=row.metavar, **keywords)
     else:
         metavar = row.metavar or ("TEXT" if row.kind is str else "N")
         kind = amount if row.kind is float else row.kind
-        how.update(type=kind, default=row.default, choices=row.choices)
-        group.add_argument(*names, metavar=None if row.choices else metavar, **how)
+        keywords.update(type=kind, default=row.default, choices=row.choices)
+        group.add_argument(*names, metavar=None if row.choices else metavar, **keywords)
 
 
 def elastic(args: argparse.Namespace, launcher: str) -> bool:

@@ -137,8 +137,8 @@ def _with_two(option: str) -> str:
 def add(parser: cli.Parser) -> None:
     """Add these options to the parser with hvdliterun's own options."""
 
-    def more(*names: str, **how) -> None:
-        parser.add_argument(*names, help=argparse.SUPPRESS, **how)
+    def more(*names: str, **keywords) -> None:
+        parser.add_argument(*names, help=argparse.SUPPRESS, **keywords)
 
     parser.set_defaults(without_effect=[])
     for option, takes_one in WITHOUT_EFFECT.items():
@@ -151,8 +151,8 @@ def add(parser: cli.Parser) -> None:
     more("--mca", "--gmca", "--prtemca", dest="mpi_args", action=_ForMpirun, nargs=2, default="")
     more(*_OWN_BINDING, dest="binding_args", action=_Binding, default="")
     parser.no_hints = REFUSED
-    known: Dict[str, argparse.Action] = parser._option_string_actions
+    actions: Dict[str, argparse.Action] = parser._option_string_actions
     for option, others in _ALSO.items():
-        known.update(dict.fromkeys(others, known[option]))
-    for option in [name for name in known if name.startswith("--")]:
-        known.setdefault(option[1:], known[option])
+        actions.update(dict.fromkeys(others, actions[option]))
+    for option in [name for name in actions if name.startswith("--")]:
+        actions.setdefault(option[1:], actions[option])

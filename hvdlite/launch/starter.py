@@ -33,8 +33,8 @@ _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 
 def command(job: Job, where: str) -> Command:
     """Return the command that starts all agents; ``where`` is as for ``mpirun.command``."""
-    here = where == "here"
-    return command_on(job, [("localhost", job.processes)] if here else placement(job), 0)
+    is_local = where == "here"
+    return command_on(job, [("localhost", job.processes)] if is_local else placement(job), 0)
 
 
 def command_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Command:
@@ -53,20 +53,20 @@ def _on_all_hosts(order: Dict[str, Any]) -> int:
     started: List[subprocess.Popen] = []
     first = order["first"]
     for host, count in order["hosts"]:
-        told = {"first": first, "count": count, "command": order["command"]}
-        started += _agents(told) if is_here(host) else [_over_ssh(order["ssh"], host, told)]
+        part = {"first": first, "count": count, "command": order["command"]}
+        started += _agents(part) if is_here(host) else [_over_ssh(order["ssh"], host, part)]
         first += count
     return max(process.wait() & 255 for process in started)
 
 
-def _agents(told: Dict[str, Any]) -> List[subprocess.Popen]:
-    ranks = range(told["first"], told["first"] + told["count"])
+def _agents(part: Dict[str, Any]) -> List[subprocess.Popen]:
+    ranks = range(part["first"], part["first"] + part["count"])
     return [
-        subprocess.Popen(told["command"], env={**os.environ, RANK: str(rank)}) for rank in ranks
+        subprocess.Popen(part["command"], env={**os.environ, RANK: str(rank)}) for rank in ranks
     ]
 
 
-def _over_ssh(ssh: List[str], host: str, told: Dict[str, Any]) -> subprocess.Popen:
+def _over_ssh(ssh: List[str], host: str, part: Dict[str, Any]) -> subprocess.Popen:
     """Start this program on another host; its stdin stays open until this process ends."""
     env = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
@@ -74,14 +74,14 @@ def _over_ssh(ssh: List[str], host: str, told: Dict[str, Any]) -> subprocess.Pop
         [*ssh, host, shlex.join(["env", path, *_ME])], stdin=subprocess.PIPE, text=True
     )
     assert process.stdin
-    process.stdin.write(json.dumps({**told, "env": env}) + "\n")
+    process.stdin.write(json.dumps({**part, "env": env}) + "\n")
     process.stdin.flush()
     return process
 
 
-def _on_this_host(told: Dict[str, Any]) -> int:
-    os.environ.update(told["env"])
-    agents = _agents(told)
+def _on_this_host(part: Dict[str, Any]) -> int:
+    os.environ.update(part["env"])
+    agents = _agents(part)
     threading.Thread(target=_end_with_the_input, args=(agents,), daemon=True).start()
     return max(agent.wait() & 255 for agent in agents)
 

@@ -33,41 +33,41 @@ class Verdict(NamedTuple):
     first: List[str] = []  # lines of the backend, to be shown before the report
 
 
-def verdict(known: Evidence) -> Verdict:
+def verdict(evidence: Evidence) -> Verdict:
     """Judge the job by the first of these conditions that is true.
 
     The user ended it; it was not started; a rank of an elastic job ended well; a rank failed;
     all ranks have finished; the backend ended too soon.
     """
-    if known.signal is not None:
-        return Verdict(128 + known.signal)
-    if known.refusal:
-        return Verdict(REFUSED, [f"hvdliterun: {line}" for line in known.refusal.splitlines()])
-    if known.elastic and any(not (e.failed or e.ended) for e in known.endings):
+    if evidence.signal is not None:
+        return Verdict(128 + evidence.signal)
+    if evidence.refusal:
+        return Verdict(REFUSED, [f"hvdliterun: {line}" for line in evidence.refusal.splitlines()])
+    if evidence.elastic and any(not (e.failed or e.ended) for e in evidence.endings):
         return Verdict(0)
-    first = failure.lost(known.endings) or _first_failure(known)
+    first = failure.lost(evidence.endings) or _first_failure(evidence)
     if first:
-        return _of_failure(first, known)
-    code = known.backend_code
-    if known.finished and (code == 0 or known.ended):
-        return Verdict(0, first=known.backend_lines)
-    why = failure.report_backend(known.backend, code, known.started)
-    return Verdict(code or 1, [*known.backend_lines, why])
+        return _of_failure(first, evidence)
+    code = evidence.backend_code
+    if evidence.finished and (code == 0 or evidence.ended):
+        return Verdict(0, first=evidence.backend_lines)
+    why = failure.report_backend(evidence.backend, code, evidence.started)
+    return Verdict(code or 1, [*evidence.backend_lines, why])
 
 
-def _first_failure(known: Evidence) -> Optional[Ending]:
-    if known.elastic:
-        return failure.last(known.endings)
-    return failure.culprit(known.endings, known.signs) or failure.signaled(known.endings)
+def _first_failure(evidence: Evidence) -> Optional[Ending]:
+    if evidence.elastic:
+        return failure.last(evidence.endings)
+    return failure.culprit(evidence.endings, evidence.signs) or failure.signaled(evidence.endings)
 
 
-def _of_failure(first: Ending, known: Evidence) -> Verdict:
+def _of_failure(first: Ending, evidence: Evidence) -> Verdict:
     code = failure.exit_code(first)
-    late, more = failure.who_stood_still(first, known.endings, known.signs)
+    late, more = failure.who_stood_still(first, evidence.endings, evidence.signs)
     if late:
-        lines = known.last_lines(late[0].rank)
+        lines = evidence.last_lines(late[0].rank)
         return Verdict(code, failure.report_standstill(late, more, first, lines))
-    lines = known.last_lines(first.rank)
+    lines = evidence.last_lines(first.rank)
     # If the rank has printed nothing, mpirun's lines may say why MPI has ended the rank.
-    told = known.backend_lines if not lines and first.code in failure.LOST_PEER else []
-    return Verdict(code, failure.report(first, code, lines, len(known.endings) - 1), told)
+    before = evidence.backend_lines if not lines and first.code in failure.LOST_PEER else []
+    return Verdict(code, failure.report(first, code, lines, len(evidence.endings) - 1), before)

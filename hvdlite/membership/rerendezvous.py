@@ -129,34 +129,35 @@ class Rerendezvous:
 
     def _lead(self, vote: int, epoch: int, resets: int) -> Met:
         peers = self._receive()
-        told, came = {self._own: (vote, epoch, self._addresses[self._own], self._cut_off())}, {}
+        own = (vote, epoch, self._addresses[self._own], self._cut_off())
+        messages, connections = {self._own: own}, {}
         for number, connection in peers.items():
             try:
                 patience = self._patience if number in self._old else REPLACEMENT_SECONDS
                 connection.settimeout(patience)
                 bound(connection, self._limit)
-                told[number], came[number] = tuple(receive(connection)), connection
+                messages[number], connections[number] = tuple(receive(connection)), connection
             except OSError:  # after connecting, the rank has died or was stopped
                 connection.close()
-        for number in _apart({number: set(each[3]) for number, each in told.items()}):
-            _send_all({number: came[number]}, {"error": _APART})
-            came.pop(number).close()
-            del told[number]
-        members = sorted(told)
+        for number in _apart({number: set(each[3]) for number, each in messages.items()}):
+            _send_all({number: connections[number]}, {"error": _APART})
+            connections.pop(number).close()
+            del messages[number]
+        members = sorted(messages)
         try:
             self._check_left(set(self._old) - set(members))
             self._check_majority(members)
         except HvdliteError as error:
-            _send_all(came, {"error": str(error)})
+            _send_all(connections, {"error": str(error)})
             raise
-        votes = [told[number][0] for number in self._old if number in told]
+        votes = [messages[number][0] for number in self._old if number in messages]
         verdict = functools.reduce(operator.and_, votes) if len(votes) == len(self._old) else 0
-        addresses = [told[number][2] for number in members]
-        epoch = max(each[1] for each in told.values()) + 1
+        addresses = [messages[number][2] for number in members]
+        epoch = max(each[1] for each in messages.values()) + 1
         agreed = (verdict, epoch, members, addresses, resets)
-        _send_all(came, {"value": agreed})
+        _send_all(connections, {"value": agreed})
         self._leave(set(self._old) - set(members))
-        return _met(agreed, {members.index(number): each for number, each in came.items()})
+        return _met(agreed, {members.index(number): each for number, each in connections.items()})
 
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
@@ -169,33 +170,33 @@ class Rerendezvous:
                 if any(self._state(number) == ANSWERS for number in doubted):
                     self._port.send_away()  # the ranks that connected here go to the right leader
                     raise _Follows
-            here = {peer for peer in self._port.present() if peer[0] != LIFE}
-            for purpose, number in expected - here:
+            connected = {peer for peer in self._port.present() if peer[0] != LIFE}
+            for purpose, number in expected - connected:
                 if purpose == READY and (not self._is_alive(number) or self._proof_in(number) < 0):
                     expected.discard((purpose, number))
-            missing = expected - here
+            missing = expected - connected
             if not missing:
-                return self._taken(here)
+                return self._taken(connected)
             ranks = {number for purpose, number in missing if purpose == READY}
             alone = math.inf if ranks else min(alone, time.monotonic())
             if ranks:
                 self._check_time(ranks)
             elif time.monotonic() > alone + REPLACEMENT_SECONDS:
-                return self._taken(here)
+                return self._taken(connected)
             self._port.wait_for_one(LOOK_SECONDS)
 
     def _taken(self, peers: Set[Peer]) -> Dict[int, socket.socket]:
-        found: Dict[int, socket.socket] = {}
+        members: Dict[int, socket.socket] = {}
         strange: Dict[int, socket.socket] = {}
         for purpose, number in peers:
             of_the_job = purpose == NEW or number in self._old
             with contextlib.suppress(KeyError):  # the rank has just disconnected
                 taken = self._port.take((purpose, number))
-                (found if of_the_job else strange)[number] = taken
+                (members if of_the_job else strange)[number] = taken
         _send_all(strange, {"error": "the other ranks count this rank as lost, and train on"})
         for connection in strange.values():
             connection.close()
-        return found
+        return members
 
     def _check_left(self, missing: Set[int]) -> None:
         """Raise if the missing ranks have continued, or ended, without this rank."""
@@ -206,11 +207,12 @@ class Rerendezvous:
 
     def _check_majority(self, members: List[int]) -> None:
         """Raise unless this rank is on the side of a split network that may continue training."""
-        here = set(members) & set(self._old)
-        silent = (self._silent - here) & set(self._old)
-        if len(here) < len(silent) or (len(here) == len(silent) and min(silent) < min(here)):
+        reached = set(members) & set(self._old)
+        silent = (self._silent - reached) & set(self._old)
+        is_half = len(reached) == len(silent)
+        if len(reached) < len(silent) or (is_half and min(silent) < min(reached)):
             raise HvdliteError(
-                f"{len(here)} of the ranks are left on this side of the network, and "
+                f"{len(reached)} of the ranks are left on this side of the network, and "
                 f"{len(silent)} do not answer and may train on by themselves: this side ends. "
                 "Only the larger side goes on; of equal sides, the side of the lowest rank goes on"
             )
@@ -231,17 +233,17 @@ class Rerendezvous:
             self._unproved.pop(leader, None)
             waits.set_patience(patience)
             send(waits, [vote, epoch, self._port.address, self._cut_off()])
-            told = receive(waits)
+            answer = receive(waits)
         except (OSError, Stranger):
             question.close()
             self._give_up(leader)
             self._doubt(doubted)
             return None
-        if "error" in told:
+        if "error" in answer:
             question.close()
-            raise HvdliteError(told["error"])
+            raise HvdliteError(answer["error"])
         question.settimeout(None)
-        met = _met(told["value"], {0: question})
+        met = _met(answer["value"], {0: question})
         self._leave(set(self._old) - set(met.members))
         return met
 
