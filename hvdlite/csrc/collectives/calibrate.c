@@ -243,7 +243,7 @@ static int measure_teams(struct sums *s, hvd_error *err) {
     HVD_TRY(find_fastest(s, LARGE, of, &best, err));
     for (int teams = 2; teams <= MOST_TEAMS; teams++) of[teams] &= teams == best;
     HVD_TRY(find_fastest(s, SMALL, of, &small, err));
-    set_team(s->host->window, (size_t)(size / best), (small == best ? SMALL : LARGE) / 2);
+    set_team(s->host->window, (size_t)(size / best), (size_t)(small == best ? SMALL : LARGE) / 2);
     return HVD_OK;
 }
 
