@@ -71,8 +71,8 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/core/prepared.c \
-        $(wildcard hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch])
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
+        $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
@@ -201,7 +201,7 @@ soak: install
 include benchmarks/benchmarks.mk
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.c hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.[ch] hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)
@@ -228,7 +228,7 @@ $(SITE): $(DEPS) docs/requirements.txt
 	touch $@
 
 # -------------------------------------------------------------------------------------- style
-C_FILES := $(wildcard hvdlite/core/*.c hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp hvdlite/jax/*.[ch])
+C_FILES := $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] tests/c/*.[ch] benchmarks/sim/*.[ch] hvdlite/torch/backend/*.h hvdlite/torch/backend/*.cpp hvdlite/jax/*.[ch])
 
 lint: $(DEPS)
 	$(BIN)/ruff check

@@ -127,14 +127,14 @@ class BuildVariants(build_ext):
 # One binary works for all versions of Python except those without a GIL, which lack the stable ABI.
 WITHOUT_GIL = sysconfig.get_config_var("Py_GIL_DISABLED")
 
-# prepared.c uses functions that are in the stable ABI only since Python 3.11.
+# prepared.c and prepared_torch.c use functions that are in the stable ABI only since Python 3.11.
 FOR_ALL = sys.version_info >= (3, 11) and not WITHOUT_GIL
 PREPARED = Extension(
     "hvdlite.core._prepared",
-    ["hvdlite/core/prepared.c"],
+    ["hvdlite/core/prepared.c", "hvdlite/core/prepared_torch.c"],
     include_dirs=["hvdlite/csrc"],
     define_macros=[("Py_LIMITED_API", "0x030b0000")] if FOR_ALL else [],
-    extra_compile_args=["-std=c11", "-O2"],
+    extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
     py_limited_api=FOR_ALL,
 )
 

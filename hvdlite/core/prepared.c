@@ -1,35 +1,9 @@
 /* hvdlite.core._prepared: runs repeated collectives for prepared.py. In Python these steps would
  * take longer than a small collective itself. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "prepared.h"
 
-#include "hvd.h"
-
-/* Members of struct state. BY_NAME: Python's arguments of setup(). ATTRIBUTES: attribute names. */
-/* clang-format off */
-#define BY_NAME(A) \
-    A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \
-    A(tensor_type) A(strided) A(empty_like)                                     /* PyTorch */
-#define ATTRIBUTES(A) \
-    A(dtype, "dtype") A(shape, "shape") A(set, "_set") A(group, "_group") A(idle, "_idle") \
-    A(pop, "pop") A(in_place, "in_place") A(enter_group, "_enter_group") \
-    A(new_handle, "_new") A(end, "_end") A(layout, "layout") A(is_cpu, "is_cpu") \
-    A(is_contiguous, "is_contiguous") A(is_neg, "is_neg") A(data_ptr, "data_ptr")
-/* clang-format on */
-
-/* The module's state. It owns a reference to each PyObject, which all follow `run`. */
-struct state {
-    __typeof__(hvd_run) *run; /* hvd_run of the C library that this process has loaded */
-#define MEMBER(MEMBER, ...) PyObject *MEMBER;
-    BY_NAME(MEMBER) ATTRIBUTES(MEMBER)
-};
-
-static struct state *state_of(PyObject *module) { return PyModule_GetState(module); }
-
-static PyObject *wrong_number(void) {
+PyObject *prepared_wrong_number(void) {
     return PyErr_SetString(PyExc_TypeError, "wrong number of arguments"), NULL;
 }
 
@@ -46,12 +20,12 @@ static PyObject *setup(PyObject *module, PyObject *names) {
     Py_ssize_t known = 0;
 #define PUT(NAME) known += put(&s->NAME, PyDict_GetItemString(names, #NAME));
     BY_NAME(PUT)
-    if (known != PyDict_Size(names)) return wrong_number();
+    if (known != PyDict_Size(names)) return prepared_wrong_number();
     if (s->hvd_run) s->run = (__typeof__(s->run))(uintptr_t)PyLong_AsVoidPtr(s->hvd_run);
     Py_RETURN_NONE;
 }
 
-static PyObject *call0(PyObject *object, PyObject *method) {
+PyObject *prepared_call0(PyObject *object, PyObject *method) {
     return PyObject_CallMethodObjArgs(object, method, NULL);
 }
 
@@ -70,10 +44,10 @@ static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
 /* Returns an idle handle: a pair of its address and the object that owns it. Makes a new handle if
  * none is idle: other threads use them, or Ctrl-C has interrupted the threads that used them. */
 static PyObject *take_handle(const struct state *s, PyObject *prepared, PyObject *idle) {
-    PyObject *handle = call0(idle, s->pop);
+    PyObject *handle = prepared_call0(idle, s->pop);
     if (handle || !PyErr_ExceptionMatches(PyExc_IndexError)) return handle;
     PyErr_Clear();
-    return call0(prepared, s->new_handle);
+    return prepared_call0(prepared, s->new_handle);
 }
 
 static PyObject *run_handle(const struct state *s, PyObject *prepared, PyObject *idle,
@@ -97,13 +71,12 @@ static PyObject *run_handle(const struct state *s, PyObject *prepared, PyObject 
     return result;
 }
 
-/* Returns None; or the handle, if other ranks may have sent other numbers of rows. */
-static PyObject *run_on(const struct state *s, PyObject *prepared, const void *in, void *out,
-                        PyObject *owner) {
+PyObject *prepared_run_on(const struct state *s, PyObject *prepared, const void *in, void *out,
+                          PyObject *owner) {
     int old = is_of_an_old_job(s, prepared);
     if (old < 0) return NULL;
     if (old) {
-        PyObject *entered = call0(prepared, s->enter_group);
+        PyObject *entered = prepared_call0(prepared, s->enter_group);
         if (!entered) return NULL;
         Py_DECREF(entered);
     }
@@ -115,9 +88,9 @@ static PyObject *run_on(const struct state *s, PyObject *prepared, const void *i
 
 /* run(prepared, address of the input, address of the output, owner): see prepared.py. */
 static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) return wrong_number();
+    if (nargs != 4) return prepared_wrong_number();
     void *in = PyLong_AsVoidPtr(args[1]), *out = PyLong_AsVoidPtr(args[2]);
-    return PyErr_Occurred() ? NULL : run_on(state_of(module), args[0], in, out, args[3]);
+    return PyErr_Occurred() ? NULL : prepared_run_on(state_of(module), args[0], in, out, args[3]);
 }
 
 /* Gets the memory of a dense, aligned NumPy array; the caller releases it with PyBuffer_Release.
@@ -158,7 +131,8 @@ struct call {
 static PyObject *run_into(const struct call *c, PyObject *known, PyObject *result,
                           Py_buffer *there) {
     PyObject *owner = PyTuple_Pack(2, c->array, result);
-    PyObject *handle = owner ? run_on(c->s, known, c->source.buf, there->buf, owner) : NULL;
+    PyObject *handle =
+        owner ? prepared_run_on(c->s, known, c->source.buf, there->buf, owner) : NULL;
     Py_XDECREF(owner);
     if (!handle) return NULL;
     if (handle == Py_None) {
@@ -196,8 +170,7 @@ static PyObject *run_known(struct call *c, PyObject *known) {
     return ran;
 }
 
-/* Returns the Prepared for the key, or NULL. */
-static PyObject *find(const struct state *s, PyObject *key) {
+PyObject *prepared_find(const struct state *s, PyObject *key) {
     PyObject *known = PyObject_GetItem(s->kept, key);
     if (!known) PyErr_Clear(); /* there is none, or the call has a wrong argument */
     if (known != Py_None) return known;
@@ -221,7 +194,7 @@ static PyObject *run_anew(const struct call *c, PyObject *key) {
 static PyObject *run_dense(struct call *c) {
     PyObject *key = key_of(c), *result = NULL;
     if (!key) return NULL;
-    PyObject *known = find(c->s, key);
+    PyObject *known = prepared_find(c->s, key);
     if (known) result = run_known(c, known);
     Py_XDECREF(known);
     if (!result && !PyErr_Occurred()) result = run_anew(c, key);
@@ -231,7 +204,7 @@ static PyObject *run_dense(struct call *c) {
 
 /* again(verb, begin, array, how, out): see prepared.py. */
 static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) return wrong_number();
+    if (nargs != 5) return prepared_wrong_number();
     struct call c = {
         .s = state_of(module), .args = args, .array = args[2], .how = args[3], .out = args[4]};
     if (!hold(c.s, c.array, c.out == c.array ? PyBUF_WRITABLE : 0, &c.source))
@@ -241,70 +214,6 @@ static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     Py_XDECREF(c.dtype);
     PyBuffer_Release(&c.source);
     return result;
-}
-
-static bool is(PyObject *value, PyObject *expected) {
-    Py_XDECREF(value);
-    return value == expected;
-}
-
-/* Returns true if the collective can use the tensor's memory without a copy. */
-static bool is_plain(const struct state *s, PyObject *tensor) {
-    return (PyObject *)Py_TYPE(tensor) == s->tensor_type &&
-           is(PyObject_GetAttr(tensor, s->layout), s->strided) &&
-           is(PyObject_GetAttr(tensor, s->is_cpu), Py_True) &&
-           is(call0(tensor, s->is_contiguous), Py_True) && is(call0(tensor, s->is_neg), Py_False);
-}
-
-/* Returns the Prepared for an allreduce of this tensor, or NULL. */
-static PyObject *find_of_tensor(const struct state *s, PyObject *tensor, PyObject *call) {
-    PyObject *dtype = PyObject_GetAttr(tensor, s->dtype),
-             *shape = PyObject_GetAttr(tensor, s->shape);
-    PyObject *key = dtype && shape ? PyTuple_Pack(3, call, dtype, shape) : NULL;
-    PyObject *known = key ? find(s, key) : NULL;
-    if (!shape) PyErr_Clear(); /* a nested tensor; the caller raises an error that names it */
-    Py_XDECREF(dtype);
-    Py_XDECREF(shape);
-    Py_XDECREF(key);
-    return known;
-}
-
-static void *memory_of(const struct state *s, PyObject *tensor) {
-    PyObject *address = call0(tensor, s->data_ptr);
-    void *memory = address ? PyLong_AsVoidPtr(address) : NULL;
-    Py_XDECREF(address);
-    return memory;
-}
-
-static PyObject *run_tensor(const struct state *s, PyObject *known, PyObject *tensor,
-                            PyObject *result) {
-    void *in = memory_of(s, tensor), *out = tensor == result ? in : memory_of(s, result);
-    PyObject *owner = PyErr_Occurred() ? NULL : PyTuple_Pack(2, tensor, result);
-    PyObject *ran = owner ? run_on(s, known, in, out, owner) : NULL;
-    Py_XDECREF(owner);
-    if (!ran) return NULL;
-    Py_DECREF(ran);
-    Py_INCREF(result);
-    return result;
-}
-
-/* again_tensor(tensor, call, in_place): see hvdlite/torch/exchange.py. */
-static PyObject *again_tensor(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) return wrong_number();
-    const struct state *s = state_of(module);
-    PyObject *tensor = args[0];
-    PyObject *known = is_plain(s, tensor) ? find_of_tensor(s, tensor, args[1]) : NULL;
-    if (PyErr_Occurred()) return NULL;
-    if (!known) Py_RETURN_NONE;
-    PyObject *result = args[2] == Py_True ? tensor : NULL, *done = NULL;
-    if (result)
-        Py_INCREF(result);
-    else
-        result = PyObject_CallFunctionObjArgs(s->empty_like, tensor, NULL);
-    if (result) done = run_tensor(s, known, tensor, result);
-    Py_XDECREF(result);
-    Py_DECREF(known);
-    return done;
 }
 
 /* ---- the module ---- */
@@ -328,12 +237,14 @@ static int clear(PyObject *module) {
 
 static void end(void *module) { clear(module); }
 
-#define METHOD(NAME, HOW) {#NAME, (PyCFunction)(void (*)(void))NAME, HOW, NULL}
-static PyMethodDef methods[] = {METHOD(setup, METH_O),
-                                METHOD(run, METH_FASTCALL),
-                                METHOD(again, METH_FASTCALL),
-                                METHOD(again_tensor, METH_FASTCALL),
-                                {NULL, NULL, 0, NULL}};
+#define METHOD_OF(FUNCTION) (PyCFunction)(void (*)(void)) FUNCTION
+#define METHOD(NAME, HOW) {#NAME, METHOD_OF(NAME), HOW, NULL}
+static PyMethodDef methods[] = {
+    METHOD(setup, METH_O),
+    METHOD(run, METH_FASTCALL),
+    METHOD(again, METH_FASTCALL),
+    {"again_tensor", METHOD_OF(prepared_again_tensor), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_prepared",  .m_size = sizeof(struct state),

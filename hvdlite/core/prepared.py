@@ -157,4 +157,7 @@ def note(key: tuple, described: Callable[[], tuple]) -> None:
 _prepared.setup({
     "hvd_run": address_of("hvd_run"), "briefly": BRIEFLY, "kept": _calls.kept,
     "array_type": np.ndarray, "empty": np.empty, "unprepared": _unprepared, "moved": _moved,
+    # attributes of Prepared that the C code uses
+    "set": "_set", "group": "_group", "idle": "_idle", "in_place": "in_place",
+    "enter_group": "_enter_group", "new_handle": "_new", "end": "_end",
 })  # fmt: skip
