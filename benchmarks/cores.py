@@ -5,7 +5,8 @@
 
 A layout RxT has R ranks with T cores each; each rank is bound to its own cores. The calls are
 in-place float32 sums from Python. hvdlite, DeepSpeed's operation (with T OpenMP threads) and Gloo
-take turns in the same processes. Open MPI also runs if ``mpirun`` is in PATH. The benchmark needs
+take turns in the same processes. Open MPI also runs if ``mpirun`` is in PATH. With more than 8
+ranks, plans of hvdlite also run in teams of each size (HVDLITE_TEAM_RANKS). The benchmark needs
 PyTorch, NumPy and cffi, but no network. A figure is the slowest rank's median time; CPU is a rank's
 processor time per call.
 """
@@ -18,7 +19,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ TITLES = {
     4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB",
     64 << 20: "64 MiB",
 }  # fmt: skip
+TEAMS = "hvdlite, a plan, HVDLITE_TEAM_RANKS="
 OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its cores, not only one
 
 
@@ -60,15 +62,32 @@ class OverHvdlite:
         return hvd.broadcast_object(value, root)
 
 
+def plan(nbytes: int) -> Callable:
+    array = np.zeros(nbytes // 4, np.float32)
+    return hvd.numpy.allreduce_plan(array, f"plan.{nbytes}", hvd.Sum, out=array)
+
+
+def teams_of(ranks: int) -> Dict[str, Dict[str, str]]:
+    """Return the variables of a job for each size of a team; 1: no teams."""
+    if ranks <= 8:
+        return {}
+    sizes = [size for size in range(1, ranks // 2 + 1) if ranks % size == 0]
+    return {f"{TEAMS}{size}": {"HVDLITE_TEAM_RANKS": str(size)} for size in sizes}
+
+
 def on_rank(folder: str, contestant: str, threads: int) -> None:
     names = "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"
     local = next(os.environ[name] for name in names if name in os.environ)
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[int(local) * threads : (int(local) + 1) * threads])
-    if contestant == "Open MPI":
+    first = int(local) * threads
+    os.sched_setaffinity(0, {cores[i % len(cores)] for i in range(first, first + threads)})
+    if contestant.startswith(TEAMS):
+        comm: Any = OverHvdlite()
+        libraries = {contestant: plan}
+    elif contestant == "Open MPI":
         from mpi4py import MPI
 
-        comm: Any = MPI.COMM_WORLD
+        comm = MPI.COMM_WORLD
         libraries = {contestant: small.of_mpi(comm.Dup())}
     else:
         import torch
@@ -84,13 +103,16 @@ def on_rank(folder: str, contestant: str, threads: int) -> None:
 def run_layout(layout: str) -> Dict[str, Any]:
     """Return the slowest rank's result of :func:`small.measure`, for each library."""
     ranks, threads = map(int, layout.split("x"))
-    starts = {"hvdlite": [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]}
+    launch = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
+    teams = teams_of(ranks)
+    starts = {"hvdlite": launch, **dict.fromkeys(teams, launch)}
     if shutil.which("mpirun"):
         starts["Open MPI"] = ["mpirun", "--bind-to", "none", "--oversubscribe"]
     found: Dict[str, Any] = {}
     for contestant, start in starts.items():
         began = time.monotonic()
         environment = {**OPENMP, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path()}
+        environment.update(teams.get(contestant, {}))
         of_ranks = harness.results(
             [*start, "-n", str(ranks)], "cores", [contestant, str(threads)], 120, **environment
         )

@@ -280,12 +280,14 @@ def _text(value: float) -> str:
 
 def _ratio(run: Dict[str, Any], size: str) -> List[float]:
     """Return the time of the fastest other system, divided by hvdlite's, if both have run."""
-    others = [run[name][size][0] for name in run if name not in (*OURS, UCC)]
+    ours = [name for name in run if name.startswith(OURS[0])]
+    others = [run[name][size][0] for name in run if name not in (*ours, UCC)]
     return [min(others) / run[OURS[0]][size][0]] if others and OURS[0] in run else []
 
 
 def table(runs: List[Dict[str, Any]], ranks: str, titles: Dict[int, str] = TITLES) -> str:
-    names = [name for name in (*HERE, *ELSEWHERE) if any(name in run for run in runs)]
+    known = dict.fromkeys([*HERE, *ELSEWHERE, *(name for run in runs for name in run)])
+    names = [name for name in known if any(name in run for run in runs)]
     lines = []
     for name in names:
         values = [[run[name][str(size)] for run in runs if name in run] for size in titles]
