@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -118,7 +119,8 @@ def run_layout(layout: str) -> Dict[str, Any]:
         )
         try:
             found.update(small.slowest(list(of_ranks)))
-        except SystemExit as failed:  # go on, so that the table has the other rows
+        # go on, so that the table has the other rows
+        except (SystemExit, subprocess.TimeoutExpired) as failed:
             print(failed, file=sys.stderr)
         print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
     return found
