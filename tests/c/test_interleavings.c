@@ -89,6 +89,7 @@ static void *turn_at(void *to) {
 #define lines_copy(to, from, n) (lines_copy)(turn_at(to), from, n)
 #define lines_copy_over(to, from, n) (lines_copy_over)(turn_at(to), from, n)
 #define coll_window_allreduce search_allreduce
+#define coll_window_teams search_teams
 #define coll_window_broadcast search_broadcast
 #define coll_window_allgather search_allgather
 #define coll_window_teams search_teams
