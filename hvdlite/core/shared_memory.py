@@ -1,5 +1,6 @@
 """Memory that all ranks of a host map, so that collectives need not copy arrays in it."""
 
+import mmap
 from typing import Callable, NamedTuple, Optional
 
 import numpy as np
@@ -126,21 +127,31 @@ def own_host() -> Host:
     return Host(*(each[0] for each in found))
 
 
-def host_memory(nbytes: int, fill: Callable, owner: str) -> Optional[HostMemory]:
+def host_memory(nbytes: int, touch: Callable, fill: Callable, owner: str) -> Optional[HostMemory]:
     """Return memory that exists once on each host; None on all ranks if one fails. Collective.
 
-    :param fill: called on each host's lowest rank with ``shared``, before other ranks see it.
+    :param touch: called on each rank with ``shared``; writes zeros to the pages that should be on
+        the rank's NUMA node.
+    :param fill: called on each host's lowest rank with ``shared``, after all ranks have touched.
     """
     leader = own_host().leader
     leads = leader == topology.rank()
     made = _open_memory(nbytes, ffi.NULL) if leads else None
-    if made:
-        fill(made.shared)
     addresses = allgather_object(made and _address_of(made), f"memory.{owner}")
     address = addresses[leader]
     if not leads and address:
         made = _open_memory(nbytes, ffi.new("char[]", address))
-    return made if all(allgather_object(made is not None, f"memory.{owner}")) else None
+    if not all(allgather_object(made is not None, f"memory.{owner}")):
+        return None
+    assert made is not None
+    touch(made.shared)
+    allgather_object(None, f"memory.{owner}")
+    if leads:
+        fill(made.shared)
+        lib.hvd_memory_collapse(made.handle)
+    allgather_object(None, f"memory.{owner}")
+    made.shared[:: mmap.PAGESIZE].max(initial=0)  # now, because the first read of a page is slow
+    return made
 
 
 def _open_memory(nbytes: int, address) -> Optional[HostMemory]:

@@ -169,9 +169,10 @@ void hvd_region_close(hvd_region *region); /* no tensor of the region may be und
 typedef struct host_memory hvd_memory;
 /* address NULL: makes the memory */
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
-/* Returns the address with which other ranks attach the memory. Moves the memory to large pages if
- * possible. */
+/* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
+/* Moves the memory, which must have been written, to large pages if possible. */
+void hvd_memory_collapse(hvd_memory *memory);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
 void hvd_memory_close(hvd_memory *memory);

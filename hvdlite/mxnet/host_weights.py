@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
-from hvdlite.core import shared_memory
+from hvdlite.core import shared_memory, topology
 from hvdlite.core.native import lib
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 
@@ -142,7 +142,8 @@ class HostWeights:
             offsets = [pieces.add(weight, mmap.PAGESIZE)]
             offsets += [pieces.add(array, _LINE) for array in arrays_of(states)]
             plans.append((i, param, offsets, states, stripes))
-        self.memory = shared_memory.host_memory(pieces.end, pieces.fill, owner) if plans else None
+        if plans:
+            self.memory = shared_memory.host_memory(pieces.end, pieces.touch, pieces.fill, owner)
         if self.memory:
             for index, *plan in plans:
                 self.by_index[index] = self._move(*plan)
@@ -181,6 +182,13 @@ class _Layout:
         self.end = -(-(start + nbytes_of(array)) // alignment) * alignment
         self._pieces.append((start, array))
         return start
+
+    def touch(self, memory: np.ndarray) -> None:
+        """Write to the part of each array that this rank updates if the array is a whole batch."""
+        rank, size = topology.local_rank(), topology.local_size()
+        for start, array in self._pieces:
+            begin, end = (start + nbytes_of(array) * part // size for part in (rank, rank + 1))
+            memory[begin : end : mmap.PAGESIZE] = 0
 
     def fill(self, memory: np.ndarray) -> None:
         for start, array in self._pieces:

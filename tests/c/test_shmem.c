@@ -230,6 +230,16 @@ TWO_TEST(test_all_processes_see_writes_to_the_shared_mapping) {
     CHECK_INT(m[0].view[PAGES * page_bytes() - 1], 2);
 }
 
+TWO_TEST(test_a_page_is_allocated_by_the_process_that_first_writes_it) {
+    unsigned char there[2] = {1, 1};
+    CHECK_INT(mincore(two->m[0].shared, 2 * page_bytes(), there), 0);
+    CHECK_INT((there[0] | there[1]) & 1, 0);
+    two->m[1].shared[page_bytes()] = 0;
+    CHECK_INT(mincore(two->m[0].shared, 2 * page_bytes(), there), 0);
+    CHECK_INT(there[0] & 1, 0);
+    CHECK_INT(there[1] & 1, 1);
+}
+
 TWO_TEST(test_writes_to_a_view_are_private) {
     struct host_memory *m = two->m;
     m[0].shared[5] = 1;

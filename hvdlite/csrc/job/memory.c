@@ -32,6 +32,8 @@ void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]) {
     host_memory_address(memory, address);
 }
 
+void hvd_memory_collapse(hvd_memory *memory) { shmem_collapse(memory->shared, memory->bytes); }
+
 void *hvd_memory_shared(hvd_memory *memory) { return memory->shared; }
 
 void *hvd_memory_view(hvd_memory *memory) { return memory->view; }

@@ -15,7 +15,7 @@ enum { ENTRIES = 512 }; /* entries per read */
 
 static int map_views(struct host_memory *m, const char *address, hvd_error *err) {
     void *memory;
-    HVD_TRY(shmem_map(&memory, m->bytes, true, address, err));
+    HVD_TRY(shmem_map_sparse(&memory, m->bytes, address, err));
     m->shared = memory;
     HVD_TRY(shmem_map(&memory, m->bytes, false, address, err));
     m->view = memory;
@@ -46,7 +46,6 @@ int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err) {
 }
 
 void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]) {
-    shmem_collapse(m->shared, m->bytes);
     shmem_address(m->fd, address);
 }
 

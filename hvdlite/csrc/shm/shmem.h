@@ -42,7 +42,8 @@ void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all p
  * mappings. Writes through `shared` reach all processes. `view` shows the same bytes, but a page of
  * the view that this process writes becomes private. So a library that rewrites its inputs in
  * place, such as MXNet with oneDNN's layouts, can't change what other processes read. Settling
- * drops the private pages. A page uses no memory until it is written. */
+ * drops the private pages. A page uses no memory until it is written. Then the page is on the NUMA
+ * node of the process that has written it first. */
 
 struct host_memory {
     char *shared, *view;
@@ -54,7 +55,7 @@ struct host_memory {
 int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err);
 /* `address`: from host_memory_address; the process that made the memory must still run. */
 int host_memory_attach(struct host_memory *m, size_t bytes, const char *address, hvd_error *err);
-/* Returns the memory's address, and moves the memory to large pages if possible. */
+/* Returns the memory's address. */
 void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]);
 void host_memory_free(struct host_memory *m);
 
