@@ -197,6 +197,20 @@ static void two_deaths(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_two_deaths_at_once_do_not_mix) { ranks_run_to_break(3, two_deaths, NULL); }
 
+/* A group learns of the death from another group of the process. */
+TEST(test_all_groups_have_the_same_text_for_a_death) {
+    for (int fate = 0; fate < FATES; fate++) {
+        OWN(hub_end) struct local_hub *hub = local_hub_new(3, 0);
+        struct transport *finds = local_hub_rank(hub, 0), *learns = local_hub_rank(hub, 1);
+        hvd_error cause;
+        transport_note_death(finds, 2, (enum fate)fate);
+        CHECK_CODE(transport_check_life(finds, &cause), HVD_RANK_DEAD, cause);
+        transport_give_up(learns, &cause);
+        FAILS(transport_check_life(learns, ERR), HVD_RANK_DEAD);
+        CHECK_TEXT(ERR->text, cause.text);
+    }
+}
+
 static int give_up(void *arg, hvd_error *err) {
     int *calls = arg;
     return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;
