@@ -164,9 +164,9 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     return found or _kept_failure(str(error))
 
 
-def _kept_failure(text: str) -> Optional[HvdliteError]:
-    """Return the failure whose number ``hvd_keep_failure`` has appended to the text."""
-    number, error = re.search(r" \[hvdlite error (\d+)\]", text), new_error()
+def _kept_failure(message: str) -> Optional[HvdliteError]:
+    """Return the failure whose number ``hvd_keep_failure`` has appended to the message."""
+    number, error = re.search(r" \[hvdlite error (\d+)\]", message), new_error()
     kept = number and lib.hvd_kept_failure(int(number[1]), error)
     return exception_of(error) if kept else None
 

@@ -29,7 +29,7 @@ def error_words() -> set:
     for source in SOURCES:
         for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", source.read_text(), re.S):
             found.update(words_of("".join(literal.findall(call))))
-    return found
+    return found - {("hvdlite", "error")}  # in the number that hvd_keep_failure appends
 
 
 LOOKS = {"search", "match", "fullmatch", "compile", "finditer", "findall", "split", "sub"}
