@@ -101,6 +101,10 @@ def main() -> int:
         on_rank(args.rank[0], Path(args.rank[1]), args.device)
         return 0
     is_gpu = args.device.type == "cuda"
+    if is_gpu and not torch.cuda.is_available():
+        parser.error(
+            f"PyTorch {torch.__version__} finds no GPU. Use --device cpu to try the checks"
+        )
     card = torch.cuda.get_device_name() if is_gpu else "no GPU: on the CPU"
     args.json.parent.mkdir(exist_ok=True)
     programs = [p for p in args.only if is_gpu or "nccl" not in p.lower()]
