@@ -115,7 +115,7 @@ def in_turn(contestants: Sequence, number: int) -> list:
 
 
 class Kept:
-    """The results of a benchmark in build/NAME.json. Rounds are added until the file is deleted."""
+    """The results of a benchmark in build/NAME.json. Each run adds rounds to the file."""
 
     def __init__(self, name: str) -> None:
         self.file = BUILD / f"{name}.json"

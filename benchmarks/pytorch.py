@@ -228,8 +228,8 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
         ours: Sequence[str] = SYSTEMS):  # fmt: skip
     """Return each system's step in ms; exit if the ranks' weights are wrong.
 
-    :param start: takes the ranks' Python; returns the command that starts the ranks.
-    :param ours: the systems that run in the same processes.
+    :param start: given the ranks' Python, returns the command that starts the ranks.
+    :param ours: the systems that this Python runs, all in the same processes.
     """
     groups = [(Path(sys.executable), ours, {})]
     if ours == SYSTEMS and has_horovod():

@@ -3,9 +3,9 @@
     python -m benchmarks.run            five rounds; --quick: one, shorter
     python -m benchmarks.report         writes docs/benchmarks.md from the stored results
 
-A work is a suite and a number of ranks. In a round each contestant does the work once. Rounds are
-added until the file is deleted. If a job fails or hangs, the reason is stored with its results so
-far, and the next job starts.
+A work is a suite and a number of ranks. In a round each contestant does the work once. Each run
+adds its rounds to those in the file; delete the file to start again. If a job fails or hangs, the
+reason is stored with its results so far, and the next job starts.
 """
 
 import argparse

@@ -3,8 +3,9 @@
     .venv-frameworks/bin/python -m benchmarks.weights                two ranks of this host
     .venv-frameworks/bin/python -m benchmarks.weights --hosts 4      as root: a rank a host
 
-A model of tensors of 16 MiB is broadcast in place. One tensor per rank is scattered and gathered,
-as separate tensors and as parts of one tensor. A figure is the median over the turns.
+A model of tensors of 16 MiB is broadcast in place. Rank 0 scatters and gathers tensors of 16 MiB,
+one for each rank: once as a list of separate tensors, once as parts of one tensor. A figure is the
+median over the turns.
 """
 
 import argparse

@@ -133,7 +133,7 @@ def limit_of(case: dict) -> float:
 
 def job_limit_of(case: dict) -> float:
     """Return the documented seconds from the death to the end of all processes."""
-    # the exiting rank also waits to tell ranks that call init() later
+    # the exiting rank also waits so that it can tell its failure to ranks that call init() later
     exits = 2 * EXIT if case["when"] == "init" else EXIT
     return limit_of(case) + exits + (SOON if len(_commands(case)) == 1 else 0)
 

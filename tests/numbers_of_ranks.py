@@ -90,7 +90,7 @@ def same_everywhere(array) -> bool:
 
 
 def close(got, expected, dtype: str, note="") -> None:
-    """Assert that `got` has this dtype and shape and `expected`'s values, up to one rounding."""
+    """Assert that `got` has this dtype, and `expected`'s shape and values up to a rounding."""
     got = np.asarray(got)
     assert got.dtype == host_dtype(dtype) and got.shape == np.shape(expected)
     # comparing bytes takes a tenth of the time of assert_allclose

@@ -78,7 +78,7 @@ while True:
 """
 
 
-@pytest.mark.xdist_group("hosts")  # an mpirun does not start while another test ends a host
+@pytest.mark.xdist_group("hosts")  # so no mpirun starts while another test ends a host
 @pytest.mark.parametrize(
     "what, shell", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
 )

@@ -136,7 +136,7 @@ def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]
 
 
 def emulated(layout: Layout, sizes: List[int]) -> Dict[int, float]:
-    """Return each size's median seconds, from the last rank's begin to the last rank's end."""
+    """Return each size's median seconds from the time all ranks have begun to the time all end."""
     ranks = run_ranks(layout, sizes)
     return {size: statistics.median(spans([rank[str(size)] for rank in ranks])) for size in sizes}
 

@@ -14,7 +14,7 @@ from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class NumPyArrays:
-    """Calls a module that has hvdlite's names for NumPy arrays; each call waits for its result."""
+    """Calls functions that have hvdlite's names and take NumPy arrays; each call waits."""
 
     def __init__(
         self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None

@@ -23,7 +23,7 @@
     A(is_contiguous, "is_contiguous") A(is_neg, "is_neg") A(data_ptr, "data_ptr")
 /* clang-format on */
 
-/* The module's state. It owns a reference to each PyObject, which all follow `run`. */
+/* The module's state. The PyObjects follow `run`; the state owns a reference to each. */
 struct state {
     __typeof__(hvd_run) *run; /* hvd_run of the C library that this process has loaded */
 #define MEMBER(MEMBER, ...) PyObject *MEMBER;

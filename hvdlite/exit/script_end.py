@@ -19,7 +19,7 @@ from hvdlite.core.error_text import error_text, text_of
 from hvdlite.core.module_state import ModuleState
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # to import typing takes 2 ms
+if TYPE_CHECKING:  # importing typing takes 2 ms
     from typing import Any
 
 

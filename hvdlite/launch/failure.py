@@ -146,8 +146,8 @@ def who_stood_still(
 ) -> Tuple[List[Ending], int]:
     """Return the late ranks that made ``first`` fail, and how many more the error does not name.
 
-    A late rank counts if it ended after ``first`` got the error. It may have ended before ``first``
-    ended: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the
+    A late rank counts if it ended after ``first`` got the error, even if it ended before ``first``
+    did: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the
     launcher may hear of their ends first. The backend may even have killed their agents. JAX aborts
     the late ranks when the process of rank 0 has ended.
     """

@@ -79,7 +79,7 @@ def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
 def _ask_for_stacks(recorder: Recorder) -> bool:
     head = recorder.head()
     recorder.forget_stacks()
-    # A damaged recorder may contain any signal and any process id: send no other signal.
+    # A damaged recorder may contain any signal and any process id: send only STACKS_SIGNAL.
     if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) != "runs":
         return False
     try:

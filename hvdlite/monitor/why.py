@@ -39,7 +39,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             print(of_trace(traces.read(options.job)))
             return 0
         if len(options.job) > 1:
-            new.error("give one job, or timelines")
+            new.error("expected one job, or files of timelines: none of these is a file")
         job = watching.job_of(next(iter(options.job), None))
         with watching.sources(job, options.hosts, _EVERY) as sources:
             print(of_snapshots(*_look(sources, options.seconds)))

@@ -179,7 +179,7 @@ class Gradients(GradientReducer):
             self._call(partial(if_alive, Gradients._note, ref(self)), param)
 
     def _call(self, hook: Callable, param: torch.Tensor) -> None:
-        """Replace the parameter's hook in place, because PyTorch adds no hook to a frozen one."""
+        """Replace the parameter's hook in place: PyTorch refuses new hooks on frozen parameters."""
         handle = self._hooks[param]
         handle.hooks_dict_ref()[handle.id] = hook
 

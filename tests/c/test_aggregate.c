@@ -280,7 +280,7 @@ static int log_up(int hosts) {
     return hops;
 }
 
-/* Checks that all ranks know the same branches: a branch is a rank and its children's branches. */
+/* Checks that all ranks know the same branches: a branch is a rank and all ranks below it. */
 static void check_branches(const struct placement *p, const struct tree *tree) {
     for (int top = 0; top < p->size; top++) {
         int many = 0;

@@ -115,7 +115,7 @@ TEST(test_a_link_with_a_long_delay_has_more_segments_in_flight) {
 
 /* For 4 MB on 64 simulated hosts with 10 Gbit/s the circulant took 9.0 ms, because segments sent
  * ahead competed with segments that ranks waited for. With two segments ahead it takes 7.3 ms. */
-TEST(test_an_exchange_sends_no_more_ahead_than_a_link_holds) {
+TEST(test_an_exchange_sends_at_most_as_many_segments_ahead_as_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, AT_10)), 2);
     CHECK_INT(coll_exchange_depth(on(64, AT_100)), 5);
     CHECK_INT(coll_exchange_depth(on(64, FAR)), PACE_DEFAULT.depth);

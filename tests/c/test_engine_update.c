@@ -1,5 +1,6 @@
-/* Allreduces that update weights shared by all ranks: in a region, in a window, with messages,
- * or divided among hosts. Collectives that can't have an update are refused. */
+/* Allreduces that update weights shared by the ranks of a host, with the gradients in a region, in
+ * a window or on other hosts; and with each host updating only its own stripes of the weights.
+ * Collectives that can't have an update are refused. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 2 };

@@ -199,7 +199,7 @@ ENGINES_BY(twice_main, arg,
     }
 }
 
-TEST(test_a_name_under_way_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
+TEST(test_a_name_that_is_in_progress_is_refused) { ranks_run_on_window(2, twice_main, NULL); }
 
 /* A thread that submits a tensor with the same name as other threads; the tensor may queue. */
 static void *queue_behind(void *arg) {

@@ -192,8 +192,8 @@ static struct transport *open_among_all(struct transport *t, bool window) {
     return group;
 }
 
-/* Looks at the streams like a busy engine, or like an engine that sleeps after each look. No other
- * group looks. Returns the number of messages that arrived before the error. */
+/* Looks at the streams as a busy engine does, or as an engine that sleeps after each look. No other
+ * group of this rank looks at them. Returns the number of messages before the error. */
 static int look_until_failure(struct transport *group, bool busy, hvd_error *err) {
     int words = 0, code = HVD_OK;
     for (double until = clock_now() + 10; !code && clock_now() < until;) {

@@ -172,7 +172,9 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     t.request.dims[0] = 6; /* one row is left over */
     check_is(&t, HVD_OK, "");
     t.request.dims[0] = 4;
-    check_is(&t, HVD_INVALID, "splits[2] is negative, or the splits up to it are more than 4 rows");
+    check_is(&t, HVD_INVALID,
+             "splits[2] is negative, or the sum of the splits up to it is more than 4, the number "
+             "of rows");
     t.request.dims[0] = 5;
     t.nsplits = 9;
     check_is(&t, HVD_INVALID, "expected 3 splits, one a rank, got 9");
@@ -215,7 +217,7 @@ TABLE_TEST(test_an_encoded_message_is_freed_by_its_owner) {
     CHECK_INT(second.completions, 0);
 }
 
-TABLE_TEST(test_a_name_under_way_is_refused) {
+TABLE_TEST(test_a_name_that_is_in_progress_is_refused) {
     struct result result = {0}, other = {0};
     add(t, 1, &result, HVD_OK);
     add_kept(t, keep(1, &other), HVD_DUPLICATE, ERR);

@@ -1,8 +1,9 @@
-"""Elastic training of a model. argv: library, rank that is killed, step of 12 when it dies, how.
+"""Elastic training of a model. argv: library, rank to kill, when it dies, how.
 
-At the end the survivors train again from the commit from which they had gone on, and must get the
-same bits. "in backward" and with DistributedTrainer, the killed rank has submitted some gradients
-of the step.
+The rank dies in one of 12 steps; with Keras, after a batch. `how`: with PyTorch "in backward" or
+"after backward", with Gluon the trainer. With "in backward", and with DistributedTrainer, the
+killed rank has submitted some gradients of the step. At the end the survivors train again from the
+commit from which they had gone on, and must get the same bits.
 """
 
 import importlib

@@ -103,7 +103,7 @@ AMBIGUOUS = {"failed", "transport"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_no_module_has_kinds_of_errors_as_literals(module):
+def test_no_module_spells_an_error_kind_as_a_literal(module):
     assert not kinds_in(module.read_text())
 
 

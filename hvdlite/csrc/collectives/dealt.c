@@ -46,7 +46,7 @@ struct dealt {
     struct coll_args args;
     struct span *spans; /* ordered by offset in the data */
     size_t nspans;
-    /* by host, and one more entry for the end: where the host's stripes begin in the data */
+    /* by host: where the host's stripes begin in the data; then the end of the data */
     size_t *begin;
     size_t *end;     /* by local rank: end of the rank's current chunk */
     const char **in; /* by local rank: the rank's gradients in a region; NULL: not in a region */

@@ -26,8 +26,8 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
         int64_t rows = tensor->splits[to];
         if (rows < 0 || rows > left)
             return error_set(err, HVD_INVALID,
-                             "tensor '%s': splits[%d] is negative, or the splits up to it are more "
-                             "than %" PRId64 " rows, its first dimension",
+                             "tensor '%s': splits[%d] is negative, or the sum of the splits up to "
+                             "it is more than %" PRId64 ", the number of rows of the tensor",
                              r->name, to, request_rows(r));
         left -= rows;
     }

@@ -18,7 +18,7 @@ struct request {
     int32_t priority;    /* higher runs first; may differ between ranks */
     /* number of tensors in its grouped call, named x[0], x[1], ...; 0: no grouped call */
     int32_t grouped;
-    /* digest of the optimizer states loaded just before; 0: none; below 0: this rank has also
+    /* digest of the optimizer states loaded before this step; 0: none; below 0: this rank has also
      * changed the optimizer's parameters */
     int32_t states;
     /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory to encode the data. Other

@@ -29,7 +29,7 @@ struct channel {
     struct frames *posted; /* array by peer */
     struct parcels *kept;  /* array by peer: complete frames that no receive waits for yet */
     struct parcels inbox;
-    /* all frames, which are freed with the channel; the unused frames among them */
+    /* frames: all frames, which are freed with the channel; free: the unused ones among them */
     struct frame *frames, *free;
     int over; /* 1 + the first peer whose group has failed; 0: none */
     double over_since;
