@@ -103,6 +103,24 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
+/* An operator's failure on another rank is the reason that its user can look up. */
+SCENE(test_ranks_without_memory_are_not_named_beside_a_failed_operator, config_of(3)) {
+    struct request r[3] = {request_of("a", 3), request_of("a", 3), request_of("a", 3)};
+    r[1].failed = HVD_FAILED;
+    r[2].failed = HVD_NO_MEMORY;
+    for (int i = 0; i < 3; i++) says(s, i, r[i], 0);
+    CHECK_INT(decide(s, 0), 1);
+    const hvd_error *error = &s->got[0].item.error;
+    CHECK_CODE(error->code, HVD_FAILED, *error);
+    CHECK_HAS(error->text, "no data from rank 1: an operator failed");
+    CHECK(error->nblamed == 1 && error->blamed[0] == 1);
+    r[1].failed = HVD_NO_MEMORY;
+    for (int i = 0; i < 3; i++) says(s, i, r[i], 0);
+    CHECK_INT(decide(s, 0), 1);
+    CHECK_CODE(error->code, HVD_NO_MEMORY, *error);
+    CHECK_HAS(error->text, "no data from ranks 1, 2: no memory");
+}
+
 /* Tensors that only some ranks have also fail, because otherwise they would wait for ever. */
 TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
     CHECK_STORY(

@@ -100,6 +100,43 @@ TEST(test_of_several_deaths_the_lowest_rank_is_reported_first) {
     mutex_destroy(&d.all.mutex);
 }
 
+struct times {
+    struct counter all;
+    double of[PROCESSES];
+};
+
+static void note_time(void *arg, int rank) {
+    struct times *t = arg;
+    t->of[rank] = clock_now();
+    counter_add(&t->all);
+}
+
+/* The last messages of a process that ends during another's delay need the whole delay, too. */
+TEST(test_each_death_is_reported_after_the_delay) {
+    static const double DELAY = 20e-3;
+    struct times times = {.of = {0}};
+    struct life *l = NULL;
+    double killed[2];
+    pid_t pids[2];
+    counter_init(&times.all);
+    REQUIRE(life_open(&l, 2, note_time, &times) == HVD_OK);
+    struct life_card card = life_card_of_this_process();
+    for (int i = 0; i < 2; i++) {
+        card.pid = pids[i] = child();
+        CHECK_INT(life_add(l, &card, i), HVD_OK);
+    }
+    CHECK_INT(life_start(l), HVD_OK);
+    for (int i = 0; i < 2; i++) {
+        killed[i] = clock_now();
+        end(pids[i], SIGKILL);
+        clock_nap(DELAY / 2);
+    }
+    CHECK(counter_reaches(&times.all, 2));
+    for (int i = 0; i < 2; i++) CHECK(times.of[i] - killed[i] >= DELAY);
+    life_close(l);
+    mutex_destroy(&times.all.mutex);
+}
+
 /* The error says that the process is not watched. */
 TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
     struct rlimit old, none;

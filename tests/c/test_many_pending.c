@@ -13,6 +13,10 @@
  * busy machine. */
 enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
 
+/* Seconds. Less time says more about page faults and caches than about the work. Quadratic work on
+ * TIMES * FEW tensors takes more than MOST_TIMES * FLOOR if each pair takes 0.1 ns. */
+static const double FLOOR = 4e-3;
+
 typedef void many(size_t n);
 
 /* CPU time of this program, so that other programs do not matter. */
@@ -29,7 +33,7 @@ static double least_seconds(many *run, size_t n) {
 }
 
 static void check_not_quadratic(const char *what, many *run) {
-    double few = fmax(least_seconds(run, FEW), 1e-3), more = least_seconds(run, TIMES * FEW);
+    double few = fmax(least_seconds(run, FEW), FLOOR), more = least_seconds(run, TIMES * FEW);
     CHECK_CASE(more < MOST_TIMES * few, "%s: %d take %.4f s, %d take %.4f s", what, FEW, few,
                TIMES * FEW, more);
 }

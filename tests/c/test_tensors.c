@@ -141,6 +141,16 @@ TABLE_TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_only_if_allowed) {
     CHECK_INT(results[4].completions, 0);
 }
 
+/* The caller of the first tensor waits for the tensor. */
+TABLE_TEST(test_a_name_is_refused_while_its_tensor_fails_for_lack_of_memory) {
+    struct result results[2] = {{0}};
+    struct kept *kept = keep(7, &results[0]);
+    kept->tensor.request.failed = HVD_NO_MEMORY;
+    add_kept(t, kept, HVD_OK, ERR);
+    add(t, 7, &results[1], HVD_DUPLICATE);
+    tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
+}
+
 TABLE_TEST(test_closing_the_table_fails_queued_tensors) {
     struct result results[3] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);

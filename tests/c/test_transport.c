@@ -211,6 +211,21 @@ TEST(test_all_groups_have_the_same_text_for_a_death) {
     }
 }
 
+/* An error counts all ranks of a lost host, but lists only the first ones. */
+TEST(test_a_group_gives_up_only_the_ranks_that_the_cause_lists) {
+    OWN(hub_end) struct local_hub *hub = local_hub_new(3, 0);
+    struct transport *t = local_hub_rank(hub, 0);
+    hvd_error cause;
+    error_set(&cause, HVD_RANK_DEAD, "10 ranks are lost");
+    for (int i = 0; i < HVD_MAX_BLAMED + 2; i++) error_blame(&cause, 100 + i);
+    cause.fate = FATE_HOST_LOST; /* 1, the number of a living rank */
+    transport_give_up(t, &cause);
+    OK(transport_check_life(t, ERR));
+    cause.blamed[HVD_MAX_BLAMED - 1] = 2;
+    transport_give_up(t, &cause);
+    CHECK(transport_is_dead(t, 2));
+}
+
 static int give_up(void *arg, hvd_error *err) {
     int *calls = arg;
     return ++*calls == 10 ? error_set(err, HVD_STALLED, "given up") : HVD_OK;

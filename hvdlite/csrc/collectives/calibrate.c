@@ -1,4 +1,5 @@
-/* Calibration measures the cost of a message between hosts (costs.h). */
+/* When a job starts, calibration measures the cost of a message between hosts (costs.h), and whether
+ * the ranks of one host sum faster in teams (window.c). */
 #include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
@@ -174,9 +175,9 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
 
 /* ---- teams in a window ---- */
 
-/* With at most EIGHT ranks nothing is measured. FROM: bytes from which on wanted teams are used.
+/* With at most FEW_RANKS ranks nothing is measured. FROM: bytes from which on wanted teams are used.
  * LARGE, SMALL: bytes that are measured; measured teams are used from half of these bytes on. */
-enum { EIGHT = 8, MOST_TEAMS = 8, FROM = 4 << 10, SMALL = 64 << 10, LARGE = 1 << 20, SUMS = 5 };
+enum { FEW_RANKS = 8, MOST_TEAMS = 8, FROM = 4 << 10, SMALL = 64 << 10, LARGE = 1 << 20, SUMS = 5 };
 
 /* Teams must be clearly faster, because a measurement at the start may be disturbed. */
 static const double CLEARLY = 0.9;
@@ -253,7 +254,7 @@ int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_err
     if (!all->window || all->size < 4) return HVD_OK;
     int code = agree(all, of_all, sizeof of_all, &s.scratch, err);
     if (!code) set_team(all->window, (size_t)of_all[0], FROM);
-    if (!code && of_all[0] == 0 && of_all[1] == 0 && all->size > EIGHT)
+    if (!code && of_all[0] == 0 && of_all[1] == 0 && all->size > FEW_RANKS)
         code = measure_teams(&s, err);
     scratch_free(&s.scratch);
     return code;

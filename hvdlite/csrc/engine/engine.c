@@ -96,9 +96,11 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
-    int code = tensors_encode(e->tensors, tensor, err);
-    if (code == HVD_NO_MEMORY) *failed = code;
-    return *failed ? HVD_OK : code;
+    hvd_error encoding; /* not *err, which stays as it is if the tensor is submitted as failed */
+    int code = tensors_encode(e->tensors, tensor, &encoding);
+    if (code == HVD_NO_MEMORY) return *failed = code, HVD_OK;
+    if (code && err) *err = encoding;
+    return code;
 }
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {

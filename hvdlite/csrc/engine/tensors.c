@@ -89,7 +89,9 @@ static int check_locked(struct tensors *t, const struct tensor *tensor, struct t
                         hvd_error *err) {
     *first = map_find(&t->names, &tensor->node);
     if (t->closed) return *err = t->why, err->code;
-    bool may = !*first || (*first)->last->request.failed || tensor->queued;
+    int failed = *first ? (*first)->last->request.failed : HVD_OK;
+    /* a caller waits for a tensor for which this rank has no memory */
+    bool may = !*first || (failed && failed != HVD_NO_MEMORY) || tensor->queued;
     return may ? HVD_OK : tensor_duplicate(tensor, err);
 }
 

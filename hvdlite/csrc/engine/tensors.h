@@ -99,7 +99,8 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 /* Any thread. tensor->node must be set. The table keeps the tensor until its completion is called;
  * after an error the caller keeps it. Fails after tensors_refuse. If a tensor with this name is
  * under way, the new tensor waits behind the tensor under way, provided that `queued` is set, or
- * that the tensor under way has `failed` (then no caller waits for it); otherwise the call fails.
+ * that the operator of the tensor under way has failed (then no caller waits for the tensor);
+ * otherwise the call fails.
  * *corked: set to true if a cork holds the tensor back. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */

@@ -17,6 +17,9 @@ static struct failures {
     hvd_error last[KEPT];
 } failures = {.locked = ATOMIC_FLAG_INIT};
 
+/* Another thread may have held the lock when this process was forked. */
+static void unlock_in_child(void) { atomic_flag_clear(&failures.locked); }
+
 static void lock(void) {
     while (atomic_flag_test_and_set(&failures.locked)) clock_yield();
 }
@@ -27,6 +30,7 @@ void hvd_keep_failure(hvd_error *err) {
     uint64_t number = ++failures.count;
     failures.last[number % KEPT] = *err;
     atomic_flag_clear(&failures.locked);
+    if (number == 1) fork_watch(unlock_in_child, NULL);
     size_t used = strnlen(err->text, sizeof err->text - MOST);
     while (used && (err->text[used] & 0xC0) == 0x80) used--; /* not within a character */
     snprintf(err->text + used, MOST, " [hvdlite error %llu]", (unsigned long long)number);

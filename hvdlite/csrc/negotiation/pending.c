@@ -165,13 +165,19 @@ static void explain_refused(const struct pending *p, hvd_error *err) {
     }
 }
 
+static int failure_by(const struct pending *p, int rank) {
+    return p->submitted[rank] ? request_by(p, rank).failed : HVD_OK;
+}
+
+/* Names the ranks that have no memory only if no operator has failed. */
 static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
-    bool *failed = calloc((size_t)p->size, 1), short_of_memory = false;
+    bool *failed = calloc((size_t)p->size, 1), short_of_memory = true;
+    for (int i = 0; i < p->size; i++)
+        short_of_memory &= failure_by(p, i) == HVD_OK || failure_by(p, i) == HVD_NO_MEMORY;
     for (int i = 0; failed && i < p->size; i++) {
-        int why = p->submitted[i] ? request_by(p, i).failed : HVD_OK;
-        failed[i] = why != HVD_OK;
-        short_of_memory |= why == HVD_NO_MEMORY;
+        int why = failure_by(p, i);
+        failed[i] = why && (why == HVD_NO_MEMORY) == short_of_memory;
     }
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
     error_set(err, short_of_memory ? HVD_NO_MEMORY : HVD_FAILED, "tensor '%s': no data from %s: %s",

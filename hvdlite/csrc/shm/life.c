@@ -35,8 +35,17 @@ struct life_card life_card_of_this_process(void) {
 }
 
 /* Seconds between the end of a process and its report. Meanwhile the process's last messages
- * arrive, and may say that the rank has left. */
+ * arrive, and may say that the rank has left. A host with more runnable threads than cores delivers
+ * them within a few time slices, of some ms each. */
 static const double GRACE = 20e-3;
+/* The most delays in a row, if in each of them another process ends. */
+enum { GRACES = 10 };
+
+static int count_ended(const struct life *l) {
+    int ended = 0;
+    for (int i = 0; i < l->n; i++) ended += poller_can_read(l->processes[i].file);
+    return ended;
+}
 
 static struct process *lowest_ended(const struct life *l) {
     struct process *lowest = NULL;
@@ -48,13 +57,17 @@ static struct process *lowest_ended(const struct life *l) {
     return lowest;
 }
 
-/* Reports all processes that have ended by the end of the delay, the lowest rank first. Then all
- * ranks of the host name the same rank, although they notice several deaths in any order. */
+/* Reports all processes that have ended, the lowest rank first. Then all ranks of the host name the
+ * same rank if several ranks die within the delay, although they notice the deaths in any order. */
 static bool end(void *arg, int file) {
     const struct process *first = arg;
     (void)file;
     if (first->reported) return false;
-    clock_nap(GRACE);
+    for (int naps = 0, before = -1, ended; naps < GRACES; naps++, before = ended) {
+        ended = count_ended(first->life);
+        if (ended == before) break;
+        clock_nap(GRACE);
+    }
     for (struct process *w; (w = lowest_ended(first->life));) {
         w->reported = true;
         w->life->died(w->life->arg, w->rank);

@@ -52,7 +52,7 @@ void transport_give_up(struct transport *t, const hvd_error *cause) {
     bool known = cause->fate >= 0 && cause->fate < FATES;
     enum fate fate = known ? (enum fate)cause->fate : FATE_SILENT;
     for (int r = 0; cause->code == HVD_RANK_DEAD && r < t->at.size; r++)
-        for (int i = 0; i < cause->nblamed && r != t->at.rank; i++)
+        for (int i = 0; i < error_nlisted(cause) && r != t->at.rank; i++)
             if (transport_job_rank(t, r) == cause->blamed[i]) transport_died(t, r, fate);
 }
 
@@ -100,7 +100,7 @@ int transport_dead(const struct transport *t, int rank, enum fate fate, hvd_erro
     transport_who(t, rank, who);
     if (fate == FATE_SILENT)
         error_set(err, HVD_RANK_DEAD,
-                  "%s has not answered for %.0f s: it is stopped, or its host is lost", who,
+                  "%s has not answered for %g s: it is stopped, or its host is lost", who,
                   t->silence);
     else
         error_set(err, HVD_RANK_DEAD, "%s %s", who,
