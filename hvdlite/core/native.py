@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from hvdlite.core.error_text import text_of
 from hvdlite.core.module_state import ModuleState
 
 try:
@@ -161,7 +162,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     if isinstance(error, HvdliteError):
         return error
     found = next(filter(None, (find(error) for find in _failures.finders)), None)
-    return found or _kept_failure(str(error))
+    return found or _kept_failure(text_of(error))
 
 
 def _kept_failure(message: str) -> Optional[HvdliteError]:

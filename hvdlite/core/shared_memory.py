@@ -127,11 +127,13 @@ def own_host() -> Host:
     return Host(*(each[0] for each in found))
 
 
-def host_memory(nbytes: int, touch: Callable, fill: Callable, owner: str) -> Optional[HostMemory]:
+def host_memory(
+    nbytes: int, write_first: Callable, fill: Callable, owner: str
+) -> Optional[HostMemory]:
     """Return memory that exists once on each host; None on all ranks if one fails. Collective.
 
-    :param touch: called on each rank with ``shared``; writes zeros to the pages that should be on
-        the rank's NUMA node.
+    :param write_first: called on each rank with ``shared``; writes zeros to the pages that should
+        be on the rank's NUMA node.
     :param fill: called on each host's lowest rank with ``shared``, after all ranks have touched.
     """
     leader = own_host().leader
@@ -144,7 +146,7 @@ def host_memory(nbytes: int, touch: Callable, fill: Callable, owner: str) -> Opt
     if not all(allgather_object(made is not None, f"memory.{owner}")):
         return None
     assert made is not None
-    touch(made.shared)
+    write_first(made.shared)
     allgather_object(None, f"memory.{owner}")
     if leads:
         fill(made.shared)

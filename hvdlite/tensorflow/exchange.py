@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 from hvdlite.core.arguments import wrong
+from hvdlite.core.error_text import text_of
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import call_name, calling_line
@@ -102,7 +103,7 @@ def _numbered() -> Iterator[None]:
 def _failure_of(error: BaseException) -> Optional[HvdliteError]:
     if not isinstance(error, tf.errors.OpError):
         return None
-    number = re.search(r" \[failure (\d+)\]", str(error))
+    number = re.search(r" \[failure (\d+)\]", text_of(error))
     return _graphs.failures.get(int(number[1])) if number else None
 
 
