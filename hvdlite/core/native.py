@@ -165,6 +165,23 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     return found or _kept_failure(text_of(error))
 
 
+def numbered(error: HvdliteError) -> HvdliteError:
+    """Return the error with a number in its text, which leads :func:`failure_of` to the error.
+
+    For callbacks of frameworks that keep only the text of an exception.
+    """
+    kept, of = new_error(), {"text": str(error), "tensor": error.tensor, "host": error.host}
+    kept.code = next((code for code in _CODES if kind_of(code) == error.kind), lib.HVD_INVALID)
+    for field, text in of.items():
+        buffer = getattr(kept, field)
+        cut = (text or "").encode()[: len(buffer) - 1]
+        ffi.memmove(buffer, cut, len(cut))
+    kept.pid, kept.nblamed = error.pid or 0, len(error.ranks)
+    kept.blamed = error.ranks
+    lib.hvd_keep_failure(kept)
+    return type(error)(_text(kept.text), **vars(error))
+
+
 def _kept_failure(message: str) -> Optional[HvdliteError]:
     """Return the failure whose number ``hvd_keep_failure`` has appended to the message."""
     number, error = re.search(r" \[hvdlite error (\d+)\]", message), new_error()

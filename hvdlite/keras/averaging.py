@@ -7,7 +7,7 @@ from typing import Any, List, Sequence
 import numpy as np
 from keras import backend
 
-from hvdlite.core.native import lib
+from hvdlite.core.native import HvdliteError, lib, numbered
 from hvdlite.training.plan import GradientReducer
 
 
@@ -61,7 +61,10 @@ def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensor
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        return reducer.step_check.start(int(step), labels, names).synchronize()[0]
+        try:
+            return reducer.step_check.start(int(step), labels, names).synchronize()[0]
+        except HvdliteError as error:
+            raise numbered(error) from None
 
     done = []
     if reducer.step_check is not None:

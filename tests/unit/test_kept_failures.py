@@ -1,6 +1,14 @@
 """A number in the text of a framework's exception leads to hvdlite's error."""
 
-from hvdlite.core.native import RankFailedError, failure_of, ffi, lib, new_error
+from hvdlite.core.native import (
+    HvdliteError,
+    RankFailedError,
+    failure_of,
+    ffi,
+    lib,
+    new_error,
+    numbered,
+)
 
 
 def kept(text: str) -> str:
@@ -30,3 +38,13 @@ def test_the_last_errors_are_kept():
 def test_the_number_fits_behind_a_long_text():
     text = kept("é" * 511)
     assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
+
+
+def test_a_numbered_error_is_found_with_its_fields():
+    fields = {"kind": "rank dead", "tensor": "w", "ranks": (3, 1), "pid": 7, "host": "é" * 40}
+    error = numbered(RankFailedError("rank 3 is dead", **fields))
+    failure = failure_of(RuntimeError(f"INTERNAL: a callback failed: {error}\nno traceback"))
+    assert isinstance(error, RankFailedError) and isinstance(failure, RankFailedError)
+    assert (str(failure), failure.ranks, failure.pid) == ("rank 3 is dead", (3, 1), 7)
+    assert (failure.tensor, failure.host) == ("w", "é" * 31 + "\N{REPLACEMENT CHARACTER}")
+    assert failure_of(RuntimeError(str(numbered(HvdliteError("x" * 2000))))).kind == "invalid"
