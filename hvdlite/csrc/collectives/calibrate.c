@@ -1,5 +1,5 @@
-/* When a job starts, calibration measures the cost of a message between hosts (costs.h), and whether
- * the ranks of one host sum faster in teams (window.c). */
+/* When a job starts, calibration measures the cost of a message between hosts (costs.h), and
+ * whether the ranks of one host sum faster in teams (window.c). */
 #include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
@@ -175,8 +175,9 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
 
 /* ---- teams in a window ---- */
 
-/* With at most FEW_RANKS ranks nothing is measured. FROM: bytes from which on wanted teams are used.
- * LARGE, SMALL: bytes that are measured; measured teams are used from half of these bytes on. */
+/* With at most FEW_RANKS ranks nothing is measured. FROM: bytes from which on wanted teams are
+ * used. LARGE, SMALL: bytes that are measured; measured teams are used from half of these bytes
+ * on. */
 enum { FEW_RANKS = 8, MOST_TEAMS = 8, FROM = 4 << 10, SMALL = 64 << 10, LARGE = 1 << 20, SUMS = 5 };
 
 /* Teams must be clearly faster, because a measurement at the start may be disturbed. */
