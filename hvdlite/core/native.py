@@ -168,7 +168,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
 def numbered(error: HvdliteError) -> HvdliteError:
     """Return the error with a number in its text, which leads :func:`failure_of` to the error.
 
-    For callbacks of frameworks that keep only the text of an exception.
+    Callbacks need the number if their framework keeps only the text of an exception.
     """
     kept, of = new_error(), {"text": str(error), "tensor": error.tensor, "host": error.host}
     kept.code = next((code for code in _CODES if kind_of(code) == error.kind), lib.HVD_INVALID)

@@ -1,7 +1,7 @@
 /* Repeated collectives in C: the state of the module _prepared, and what both its files use.
  *
- * The interpreter owns the state. Threads of Python call the functions: with the interpreter's
- * lock, if this Python has one. */
+ * The interpreter owns the state. Every function needs the interpreter's lock, except in a Python
+ * that has no such lock. */
 #ifndef HVDLITE_CORE_PREPARED_H
 #define HVDLITE_CORE_PREPARED_H
 

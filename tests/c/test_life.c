@@ -111,7 +111,8 @@ static void note_time(void *arg, int rank) {
     counter_add(&t->all);
 }
 
-/* The last messages of a process that ends during another's delay need the whole delay, too. */
+/* A process may end during the delay of another process. Its last messages still need the whole
+ * delay. */
 TEST(test_each_death_is_reported_after_the_delay) {
     static const double DELAY = 20e-3;
     struct times times = {.of = {0}};

@@ -13,8 +13,8 @@
  * busy machine. */
 enum { FEW = CHECK_SLOW ? 2000 : 4000, TIMES = 8, MOST_TIMES = 30 };
 
-/* Seconds. Less time says more about page faults and caches than about the work. Quadratic work on
- * TIMES * FEW tensors takes more than MOST_TIMES * FLOOR if each pair takes 0.1 ns. */
+/* Seconds. A shorter time depends more on page faults and caches than on the work. Quadratic work
+ * on TIMES * FEW tensors takes more than MOST_TIMES * FLOOR if each pair takes 0.1 ns. */
 static const double FLOOR = 4e-3;
 
 typedef void many(size_t n);

@@ -337,8 +337,8 @@ int transport_tcp_open_among(struct transport **out, struct transport *job, cons
                              hvd_error *err) {
     if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
         return error_set(err, HVD_INVALID,
-                         "group number %d of %d ranks: the number and the ranks must be above 0, "
-                         "and the job over TCP",
+                         "group %d of %d ranks: expected a group number above 0, at least one "
+                         "rank, and a job over TCP",
                          number, size);
     struct tcp_transport *m = new_transport(self(job)->net, size, err);
     if (!m) return err->code;
