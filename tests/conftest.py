@@ -28,6 +28,7 @@ GROUPS = {
     "parallel": ("parallel",),
     "shown": ("shown",),
     "sdist": ("sdist",),
+    "rules": ("architecture", "modules", "error_words"),  # they share what they have parsed
     "as_horovod": ("as_horovod",),
     "imagenet": ("imagenet",),
     "docs": ("docs",),

@@ -1,6 +1,7 @@
 """Rules of the C core's architecture: what a file may include, call and use. Headers say why."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -25,6 +26,16 @@ COMMENT_OR_LITERAL = re.compile(
 )
 OBJECT = re.compile(r"(?=\w)[\w\s*&:<>,]+?\b(\w+)(?:\[[^\]]*\])*(?:\s*[=;]|\{)")
 
+# Many rules look at the same files, so each file is read and parsed once.
+text_of = functools.lru_cache(None)(Path.read_text)
+parsed = functools.lru_cache(None)(ast.parse)
+
+
+def wrong_in(files, check) -> dict:
+    """Return path -> what check(file) returns, for files for which it returns something."""
+    found = {str(file.relative_to(PACKAGE.parent)): check(file) for file in files}
+    return {path: wrong for path, wrong in found.items() if wrong}
+
 
 def names(files) -> list:
     return [path_of(file) for file in files]
@@ -39,26 +50,27 @@ def room_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
+@functools.lru_cache(None)
 def code_of(file: Path) -> str:
     """Return the C text with comments and literals blanked, but with #include "..." unchanged."""
 
     def blank(match: re.Match) -> str:
         text = match.group()
-        before = file_text[: match.start()].rpartition("\n")[2]
+        before = file_text[file_text.rfind("\n", 0, match.start()) + 1 : match.start()]
         if before.lstrip().startswith("#") and "include" in before:
             return text
         return '""' if text[0] in "\"'" else re.sub(r"[^\n]", " ", text)
 
-    file_text = file.read_text()
+    file_text = text_of(file)
     return COMMENT_OR_LITERAL.sub(blank, file_text)
 
 
 def includes(file: Path) -> list:
-    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', code_of(file), re.M)
+    return re.findall(r'^[ \t]*#\s*include\s+"([^"]+)"', code_of(file), re.M)
 
 
 def system_includes(file: Path) -> list:
-    return re.findall(r"^\s*#\s*include\s+<([^>]+)>", code_of(file), re.M)
+    return re.findall(r"^[ \t]*#\s*include\s+<([^>]+)>", code_of(file), re.M)
 
 
 def users_of(pattern: str, files=None) -> set:
@@ -82,11 +94,13 @@ def test_the_lists_of_sources_and_headers_are_complete():
     assert {room_of(path) for path in names(SOURCES + HEADERS)} == set(ROOMS)
 
 
-@pytest.mark.parametrize("file", SOURCES + HEADERS, ids=names(SOURCES + HEADERS))
-def test_a_file_includes_only_its_own_and_lower_folders(file):
-    own = ROOMS.index(room_of(path_of(file)))
-    assert not [path for path in includes(file) if ROOMS.index(room_of(path)) > own]
-    assert not [path for path in includes(file) if not (CSRC / path).exists()]
+def test_a_file_includes_only_its_own_and_lower_folders():
+    def wrong(file) -> list:
+        allowed = ROOMS[: ROOMS.index(room_of(path_of(file))) + 1]
+        found = includes(file)
+        return [p for p in found if room_of(p) not in allowed or not (CSRC / p).exists()]
+
+    assert wrong_in(SOURCES + HEADERS, wrong) == {}
 
 
 def test_no_headers_include_each_other_in_a_circle():
@@ -103,27 +117,27 @@ def test_no_sources_call_each_other_in_a_circle():
     assert circle({p: {owners.get(w) for w in re.findall(r"\w+", codes[p])} for p in left}) == set()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=names(SOURCES))
-def test_a_source_includes_its_own_header_first(source):
-    own = source.with_suffix(".h")
-    if own in HEADERS:
-        assert includes(source)[0] == path_of(own)
+def test_a_source_includes_its_own_header_first():
+    own = {s: path_of(s.with_suffix(".h")) for s in SOURCES if s.with_suffix(".h") in HEADERS}
+    assert wrong_in(own, lambda source: includes(source)[0] != own[source]) == {}
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
-def test_a_header_begins_with_its_purpose(header):
+def test_a_header_begins_with_its_purpose():
     """The comment has a first line with the purpose, an empty line, then owner, threads, units."""
-    match = re.match(r"/\* (\S.*?)\*/", header.read_text(), re.S)
-    assert match, "a header begins with a comment"
-    first_line, _, rest = match.group(1).partition("\n")
-    assert re.match(r"\S.* *$", first_line)
-    assert re.search(r"^ \*\n \* \S", "\n" + rest, re.M)
+
+    def wrong(header) -> bool:
+        comment = re.match(r"/\* \S.*?\*/", text_of(header), re.S)
+        return not comment or not re.search(r"\n \*\n \* \S", comment[0])
+
+    assert wrong_in(HEADERS, wrong) == {}
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=names(HEADERS))
-def test_a_header_is_guarded_by_its_name(header):
-    guard = re.sub(r"\W", "_", f"HVDLITE_{path_of(header)}").upper()
-    assert f"#ifndef {guard}\n#define {guard}\n" in header.read_text()
+def test_a_header_is_guarded_by_its_name():
+    def wrong(header) -> bool:
+        guard = re.sub(r"\W", "_", f"HVDLITE_{path_of(header)}").upper()
+        return f"#ifndef {guard}\n#define {guard}\n" not in text_of(header)
+
+    assert wrong_in(HEADERS, wrong) == {}
 
 
 DOORS = [  # effect, pattern of its use, the only files that may use it
@@ -167,27 +181,26 @@ def test_pthreads_are_used_only_in_one_file():
     }
 
 
-@pytest.mark.parametrize(
-    "source", [f for f in SOURCES if f.parent.name == "collectives"], ids=path_of
-)
-def test_algorithms_use_no_mpi_no_threads_and_no_mxnet(source):
-    assert not re.search(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
-    assert set(system_includes(source)) <= {
-        *("math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h")
-    }
+def test_algorithms_use_no_mpi_no_threads_and_no_mxnet():
+    allowed = {"math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"}
+
+    def wrong(source) -> set:
+        used = re.findall(r"MPI|pthread|atomic|monitor|mxnet|NDArray", code_of(source))
+        return {*used, *system_includes(source)} - allowed
+
+    algorithms = [f for f in SOURCES if f.parent.name == "collectives"]
+    assert wrong_in(algorithms, wrong) == {}
 
 
-PURE = [f for f in SOURCES + HEADERS if room_of(path_of(f)) in PURE_ROOMS]
-
-
-@pytest.mark.parametrize("file", PURE, ids=names(PURE))
-def test_pure_code_uses_no_clock_no_threads_and_no_log(file):
-    assert not re.search(r"clock_|pthread|monitor_|atomic_|log_line|transport", code_of(file))
+def test_pure_code_uses_no_clock_no_threads_and_no_log():
+    pure = [f for f in SOURCES + HEADERS if room_of(path_of(f)) in PURE_ROOMS]
+    effects = r"clock_|pthread|monitor_|atomic_|log_line|transport"
+    assert wrong_in(pure, lambda file: re.findall(effects, code_of(file))) == {}
 
 
 def mutable_statics(source: Path) -> list:
     """Return the names of static objects that are not const, of files, namespaces and functions."""
-    code = re.sub(r"^\s*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
+    code = re.sub(r"^[ \t]*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
     found, opened = [], ""
     inner = []  # for each open brace: True unless it opens a namespace
     for statement in re.findall(r"[^;{}]+[;{]|[{}]", code):
@@ -223,8 +236,7 @@ BINDINGS = sorted(
 )
 
 
-@pytest.mark.parametrize("source", [*SOURCES, *PREPARED, *BINDINGS], ids=lambda f: f.name)
-def test_only_the_listed_globals_are_mutable(source):
+def test_only_the_listed_globals_are_mutable():
     """Also exempt: objects of signal handlers and callbacks, which have no argument for objects."""
     allowed = {
         "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
@@ -236,7 +248,9 @@ def test_only_the_listed_globals_are_mutable(source):
         "failures.c": ["failures"],  # an exception of a framework has nothing but a text
         "process.h": ["process"],  # C10D passes no argument for state
     }
-    assert mutable_statics(source) == allowed.get(source.name, [])
+    files = [*SOURCES, *PREPARED, *BINDINGS]
+    found = {f: (mutable_statics(f), allowed.get(f.name, [])) for f in files}
+    assert wrong_in(files, lambda f: found[f][0] != found[f][1] and found[f]) == {}
 
 
 @pytest.mark.parametrize(
@@ -267,32 +281,30 @@ def test_mutable_variables_of_c_files_are_found(code, expected, tmp_path):
 TESTS = sorted((PACKAGE.parent / "tests").rglob("*.py"))
 C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
 MAKEFILES = [PACKAGE.parent / name for name in ("Makefile", "benchmarks/benchmarks.mk")]
+C_FILES = [*SOURCES, *HEADERS, *BINDINGS, *PREPARED, *C_TESTS]
 
 
-@pytest.mark.parametrize(
-    "file",
-    [*SOURCES, *HEADERS, *MODULES, *BINDINGS, *PREPARED, *TESTS, *C_TESTS, *MAKEFILES],
-    ids=lambda f: f.name,
-)
-def test_files_and_functions_are_short(file):
-    text = file.read_text()
-    assert text.count("\n") <= MOST_LINES
-    if file.suffix == ".py":
-        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-        lines = {node.name: node.end_lineno - node.lineno + 1 for node in nodes}
-    else:
-        functions = re.findall(r"^(\w[^\n;]*\)) \{\n(.*?)^\}\n", text, re.M | re.S)
-        lines = {start: body.count("\n") + 2 for start, body in functions}
-    assert not {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}
+def test_files_are_short():
+    files = [*C_FILES, *MODULES, *TESTS, *MAKEFILES]
+    assert wrong_in(files, lambda file: text_of(file).count("\n") > MOST_LINES) == {}
 
 
-@pytest.mark.parametrize(
-    "file", [*SOURCES, *HEADERS, *BINDINGS, *C_TESTS, *PREPARED], ids=lambda f: f.name
-)
-def test_lines_of_c_are_short(file):
+def test_functions_are_short():
+    def long(file) -> dict:
+        if file.suffix == ".py":
+            nodes = [n for n in ast.walk(parsed(text_of(file))) if isinstance(n, ast.FunctionDef)]
+            lines = {node.name: node.end_lineno - node.lineno + 1 for node in nodes}
+        else:
+            functions = re.findall(r"^(\w[^\n;]*\)) \{\n(.*?)^\}\n", text_of(file), re.M | re.S)
+            lines = {start: body.count("\n") + 2 for start, body in functions}
+        return {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}
+
+    assert wrong_in([*C_FILES, *MODULES, *TESTS], long) == {}
+
+
+def test_lines_of_c_are_short():
     """clang-format does not shorten comments. ruff checks Python."""
-    lines = file.read_text().splitlines()
-    assert [(i + 1, line) for i, line in enumerate(lines) if len(line) > 100] == []
+    assert wrong_in(C_FILES, lambda file: re.findall(".{101,}", text_of(file))) == {}
 
 
 def test_declarations_for_python_come_from_the_headers():

@@ -65,17 +65,12 @@ def split(parameters: str) -> list:
     return [p.strip() for p in parameters.split(",")] if parameters else []
 
 
-IMPORTS = "import inspect, json, re, reference, sys, hvdlite as hvd\n"
-IMPORTS += "from test_docs import arguments, constructor\n"
+# One process, which imports MXNet, looks for what several tests check.
+LOOK = r"""
+import inspect, json, re, reference, sys, hvdlite as hvd
+from pathlib import Path
+from test_docs import arguments, constructor
 
-
-def run(code: str, *arguments: str) -> str:
-    """Return the last line that the code prints in a new interpreter."""
-    path = os.pathsep.join(map(str, (DOCS, TESTS, TESTS / "unit")))
-    return alone(IMPORTS + code, *arguments, PYTHONPATH=path).splitlines()[-1]
-
-
-OURS = """
 def parameters(name):
     value = hvd
     for part in name.split("."):
@@ -84,7 +79,30 @@ def parameters(name):
         value = constructor(value)
     return arguments(value) if inspect.isroutine(value) else []
 
-print(json.dumps({name: parameters(name) for name in json.loads(sys.argv[1])}))
+EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions describe these
+
+def untold(value):
+    doc = inspect.getdoc(value) or ""
+    function = constructor(value) if inspect.isclass(value) else value
+    if "as for :class:" in doc or ":func:" in doc or not inspect.isroutine(function):
+        return [] if doc else ["what it is"]
+    names = {argument.partition("=")[0].lstrip("*") for argument in arguments(function)}
+    names -= {name for name in names if re.search(rf"\b{name}\b", doc)}
+    return sorted(names - EVERYWHERE - {""})
+
+folder = Path(sys.argv[2])
+reference.write(folder)
+shown = [re.findall(r"^[.][.] auto\w+:: hvdlite[.]([\w.]+)$", page.read_text(), re.M)
+         for page in folder.glob("*.rst")]
+public = [name for names in hvd._DEFINED_IN.values() for name in names]
+values = {name: getattr(hvd, name) for name in public}
+values.update({f"numpy.{n}": getattr(hvd.numpy, n) for n in reference.numpy_functions()})
+print(json.dumps({
+    "parameters": {name: parameters(name) for name in json.loads(sys.argv[1])},
+    "shown": sum(shown, []),
+    "public": public,
+    "untold": {name: untold(value) for name, value in values.items() if untold(value)},
+}))
 """
 
 
@@ -117,16 +135,18 @@ def constructor(kind):
 
 
 @pytest.fixture(scope="module")
-def ours() -> dict:
-    """Return name -> parameters in hvdlite, as text; a missing name raises an error."""
-    return json.loads(run(OURS, json.dumps(list(SIGNATURES))))
+def found(tmp_path_factory) -> dict:
+    """Return what LOOK prints; a name that hvdlite lacks is an error."""
+    path = os.pathsep.join(map(str, (DOCS, TESTS, TESTS / "unit")))
+    given = json.dumps(list(SIGNATURES)), str(tmp_path_factory.mktemp("reference"))
+    return json.loads(alone(LOOK, *given, PYTHONPATH=path).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_functions_begin_with_horovods_parameters(name, ours):
-    theirs = split(SIGNATURES[name])
-    assert ours[name][: len(theirs)] == theirs
-    for more in ours[name][len(theirs) :]:
+def test_functions_begin_with_horovods_parameters(name, found):
+    theirs, ours = split(SIGNATURES[name]), found["parameters"][name]
+    assert ours[: len(theirs)] == theirs
+    for more in ours[len(theirs) :]:
         assert "=" in more or more == "*", f"{more} has no default"
 
 
@@ -160,46 +180,15 @@ def test_tests_that_the_docs_name_exist():
             assert f"\ndef {test}(" in (TESTS / file).read_text(encoding="utf-8"), (page.name, test)
 
 
-PAGES = """
-from pathlib import Path
-
-folder = Path(sys.argv[1])
-reference.write(folder)
-shown = [re.findall(r"^[.][.] auto\\w+:: hvdlite[.]([\\w.]+)$", page.read_text(), re.M)
-         for page in folder.glob("*.rst")]
-public = [name for names in hvd._DEFINED_IN.values() for name in names]
-print(json.dumps([sum(shown, []), public]))
-"""
-
-
-def test_every_public_name_is_on_one_page_of_the_reference(tmp_path):
-    shown, public = json.loads(run(PAGES, str(tmp_path)))
+def test_every_public_name_is_on_one_page_of_the_reference(found):
+    shown = found["shown"]
     assert len(shown) == len(set(shown))
-    assert set(public) < set(shown)
+    assert set(found["public"]) < set(shown)
     assert "numpy.allreduce" in shown
 
 
-UNTOLD = """
-EVERYWHERE = {"name", "priority", "process_set", "out"}  # the introductions describe these
-
-def untold(value):
-    doc = inspect.getdoc(value) or ""
-    function = constructor(value) if inspect.isclass(value) else value
-    if "as for :class:" in doc or ":func:" in doc or not inspect.isroutine(function):
-        return set() if doc else {"what it is"}
-    names = {argument.partition("=")[0].lstrip("*") for argument in arguments(function)}
-    names -= {name for name in names if re.search(rf"\\b{name}\\b", doc)}
-    return names - EVERYWHERE - {""}
-
-public = [name for names in hvd._DEFINED_IN.values() for name in names]
-values = {name: getattr(hvd, name) for name in public}
-values.update({f"numpy.{n}": getattr(hvd.numpy, n) for n in reference.numpy_functions()})
-print({name: untold(value) for name, value in values.items() if untold(value)})
-"""
-
-
-def test_docstrings_describe_every_parameter():
-    assert run(UNTOLD) == "{}"
+def test_docstrings_describe_every_parameter(found):
+    assert found["untold"] == {}
 
 
 TRIED = """

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import ROOT
-from test_architecture import CSRC, HEADERS, MODULES, SOURCES
-from test_modules import module_name
+from test_architecture import CSRC, HEADERS, MODULES, SOURCES, parsed, text_of, wrong_in
 
 from hvdlite.core.native import kind_of, lib
 
@@ -27,7 +26,7 @@ def error_words() -> set:
     literal = re.compile(r'"((?:\\.|[^"\\\n])*)"')
     found = set()
     for source in SOURCES:
-        for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", source.read_text(), re.S):
+        for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", text_of(source), re.S):
             found.update(words_of("".join(literal.findall(call))))
     return found - {("hvdlite", "error")}  # in the number that hvd_keep_failure appends
 
@@ -39,7 +38,7 @@ LOOKS |= {"count", "removeprefix", "removesuffix", "fnmatch"}
 
 def searched_for(code: str) -> list:
     """Return the texts that a module searches for or compares with."""
-    tree, named = ast.parse(code), {}
+    tree, named = parsed(code), {}
     for node in ast.walk(tree):
         target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
         if isinstance(target, ast.Name):  # a name that is assigned or is a loop variable
@@ -63,12 +62,14 @@ def searched_for(code: str) -> list:
     return [text for part in parts for text in texts_of(part)]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_no_module_recognizes_errors_by_their_text(module):
+def texts_of_errors_in(code: str) -> list:
+    """Return the texts of errors that a module searches for or compares with."""
+    return [t for t in searched_for(code) if error_words().intersection(words_of(t))]
+
+
+def test_no_module_recognizes_errors_by_their_text():
     """Errors have fields: csrc/base/error.h, HvdliteError, failure_of, launch/failure.py."""
-    words = error_words()
-    texts = [t for t in searched_for(module.read_text()) if words.intersection(words_of(t))]
-    assert not texts
+    assert wrong_in(MODULES, lambda module: texts_of_errors_in(text_of(module))) == {}
 
 
 @pytest.mark.parametrize(
@@ -83,14 +84,12 @@ def test_no_module_recognizes_errors_by_their_text(module):
     ],
 )
 def test_texts_of_errors_are_found_in_every_form_of_search(code):
-    words = error_words()
-    found = [t for t in searched_for(code) if words.intersection(words_of(t))]
-    assert found
+    assert texts_of_errors_in(code)
 
 
 def kinds_in(code: str) -> list:
     """Return the literals that are kinds of errors; AMBIGUOUS literals only if used as a kind."""
-    tree = list(ast.walk(ast.parse(code)))
+    tree = list(ast.walk(parsed(code)))
     told = [n for n in tree if isinstance(n, ast.keyword) and n.arg == "kind"]
     told += [n for n in tree if isinstance(n, ast.Compare) and ".kind" in ast.unparse(n)]
     found = [n for part in told for n in ast.walk(part)]
@@ -102,9 +101,8 @@ KINDS = {kind_of(code) for code in range(lib.HVD_OK + 1, lib.HVD_INTERNAL + 1)}
 AMBIGUOUS = {"failed", "transport"}
 
 
-@pytest.mark.parametrize("module", MODULES, ids=module_name)
-def test_no_module_spells_an_error_kind_as_a_literal(module):
-    assert not kinds_in(module.read_text())
+def test_no_module_spells_an_error_kind_as_a_literal():
+    assert wrong_in(MODULES, lambda module: kinds_in(text_of(module))) == {}
 
 
 @pytest.mark.parametrize(
