@@ -68,6 +68,7 @@ def cases(seed: int, count: int, torch: bool = False) -> Iterable[dict]:
             "victim": rng.randrange(ranks),
             "then": rng.choice(("raise", "shutdown", "end")),
             "helpers": 1 + i % 2,
+            "team": 1 + i // 2 % 2,
         }
         others = [rank for rank in range(ranks) if rank != case["victim"]]
         if ranks == 2:  # a set of both ranks would equal the set of all
@@ -113,6 +114,8 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
         "HVDLITE_EXIT_TIMEOUT_SECONDS": str(EXIT),
         "HVDLITE_INIT_TIMEOUT_SECONDS": str(INIT),
         "HVDLITE_THREADS": str(case["helpers"]),
+        "HVDLITE_THREADS_BYTES": "65536",
+        "HVDLITE_TEAM_RANKS": str(case["team"]),
         "HVDLITE_WINDOW": "0" if case["reach"] in ("sockets", "mpi without a window") else "1",
     }  # fmt: skip
     if case["reach"].startswith("mpi"):

@@ -59,7 +59,7 @@ static void compare(struct ranks *ranks, int rank, void *arg) {
     size_t bytes = c->values * dtype_size(c->dtype);
     char *right = malloc(bytes), *data = malloc(bytes);
     comm->window->team = c->team;
-    comm->transport->helpers = helpers_new(c->threads, 30e-6);
+    comm->transport->helpers = helpers_new(c->threads, 30e-6, 512 << 10);
     sum(comm, c, coll_window_allreduce, right);
     for (int i = 0; i < AGAIN; i++) {
         sum(comm, c, coll_window_teams, data);

@@ -9,7 +9,9 @@
 #include "shm/helpers.h"
 #include "shm/window.h"
 
-enum { LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
+#include <sched.h>
+
+enum { LEAST = 512 << 10, LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
 
 /* ---- one process ---- */
 
@@ -30,7 +32,7 @@ TEST(test_parts_cover_all_bytes_once) {
     uint64_t right = 0;
     for (size_t i = 0; i < sizeof data; i++) right += data[i] = (unsigned char)mixed(i);
     for (int threads = 1; threads <= MOST_THREADS; threads++) {
-        struct helpers *h = helpers_new(threads, threads % 2 ? 30e-6 : 0);
+        struct helpers *h = helpers_new(threads, threads % 2 ? 30e-6 : 0, LEAST);
         for (int again = 0; again < (CHECK_SLOW ? 10 : 100); again++) {
             struct sum sum = {.data = data, .bytes = sizeof data};
             uint64_t all = 0;
@@ -43,7 +45,7 @@ TEST(test_parts_cover_all_bytes_once) {
 }
 
 TEST(test_one_engine_at_a_time_has_helpers) {
-    struct helpers *h = helpers_new(2, 0);
+    struct helpers *h = helpers_new(2, 0, LEAST);
     CHECK_INT(helpers_begin(h, 4096), 1); /* too small for helpers */
     CHECK_INT(helpers_begin(h, LARGE), 2);
     CHECK_INT(helpers_begin(h, LARGE), 1);
@@ -53,7 +55,38 @@ TEST(test_one_engine_at_a_time_has_helpers) {
     CHECK_INT(helpers_begin(h, LARGE), 2);
     helpers_end(h, 2);
     helpers_free(h);
-    helpers_free(helpers_new(HELPERS_MOST, 0)); /* no helper has started */
+    helpers_free(helpers_new(HELPERS_MOST, 0, LEAST)); /* no helper has started */
+}
+
+TEST(test_helpers_are_used_from_the_measured_size_on) {
+    struct helpers *h = helpers_new(2, 0, 0);
+    int before = 1;
+    CHECK_INT(helpers_begin(h, 4096), 1);
+    for (size_t bytes = 1 << 16; bytes <= 1 << 23; bytes *= 2) {
+        int parts = helpers_begin(h, bytes);
+        helpers_end(h, parts);
+        CHECK(parts >= before);
+        before = parts;
+    }
+    helpers_free(h);
+}
+
+static void *use_one_core(void *arg) {
+    cpu_set_t all, one;
+    struct helpers *h = helpers_new(2, 0, 0);
+    REQUIRE(!sched_getaffinity(0, sizeof all, &all));
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+    REQUIRE(!sched_setaffinity(0, sizeof one, &one)); /* of this thread and of its helpers */
+    CHECK_INT(helpers_begin(h, LARGE), 1);
+    CHECK_INT(helpers_begin(h, SIZE_MAX / 2), 1);
+    helpers_free(h);
+    return arg;
+}
+
+TEST(test_helpers_that_do_not_make_copies_faster_are_not_used) {
+    threads_run(1, use_one_core, NULL, 0);
 }
 
 /* ---- ranks in a window ---- */
@@ -88,7 +121,7 @@ static void add_all(struct ranks *ranks, int rank, void *arg) {
                              .prescale = 1,
                              .final = {1, comm->size},
                              .scratch = &scratch};
-    comm->transport->helpers = helpers_new(bits->threads, 30e-6);
+    comm->transport->helpers = helpers_new(bits->threads, 30e-6, LEAST);
     for (int again = 0; again < 3; again++) {
         fill_values(values, rank);
         OK(coll_window_allreduce(comm, &args, ERR));
@@ -129,7 +162,7 @@ static void fail_alone(struct ranks *ranks, int rank, void *arg) {
                              .final = {1, 1}};
     if (rank == 1) return;
     comm->transport->patience.timeout = 1e-3;
-    comm->transport->helpers = helpers_new(3, 30e-6);
+    comm->transport->helpers = helpers_new(3, 30e-6, LEAST);
     CHECK_INT(coll_window_allreduce(comm, &args, ERR), HVD_TRANSPORT);
     /* the helpers are free for the next collective */
     CHECK_INT(helpers_begin(comm->transport->helpers, LARGE), 3);

@@ -40,7 +40,7 @@ static void let_others_go_on(void) { wait_until(parts_are_done, NULL); }
 #define clock_yield let_others_go_on
 #include "shm/helpers.c"
 
-enum { WORKS = 3 };
+enum { WORKS = 3, LEAST = 100 };
 
 static struct {
     struct helpers *h;
@@ -95,7 +95,7 @@ static void open_helpers(void) {
     memset(&of, 0, sizeof of);
     memset(asleep, 0, sizeof asleep);
     started = 0;
-    of.h = search_helpers_new(search.n, 0);
+    of.h = search_helpers_new(search.n, 0, LEAST);
     REQUIRE(of.h != NULL);
 }
 
@@ -109,7 +109,7 @@ TEST(test_each_part_is_done_once) {
             printf("%d threads, %d of them helpers: %ld orders\n", threads, can_start, orders);
         }
     }
-    CHECK(search_helpers_new(1, 0) == NULL);
+    CHECK(search_helpers_new(1, 0, LEAST) == NULL);
     CHECK_INT(search_helpers_begin(NULL, LEAST), 1);
     CHECK_INT(search_helpers_threads(NULL), 1);
 }

@@ -111,7 +111,7 @@ def test_environment_variables_and_the_rows_in_the_docs_match():
 # variables whose default is measured when they are unset
 MEASURED = {
     "HVDLITE_SEGMENTS_IN_FLIGHT": "16 to 64", "HVDLITE_THREADS": "1 to 8",
-    "HVDLITE_TEAM_RANKS": "measured",
+    "HVDLITE_TEAM_RANKS": "measured", "HVDLITE_THREADS_BYTES": "measured",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@
     ROW(size_t, spin, SPIN_MICROSECONDS, 30, 0, SIZE_MAX)                                          \
     ROW(size_t, yield, YIELD_MICROSECONDS, 300, 0, SIZE_MAX)                                       \
     ROW(size_t, threads, THREADS, 0, 1, 16)                                                        \
+    ROW(size_t, threads_bytes, THREADS_BYTES, 0, 1, SIZE_MAX)                                      \
     ROW(size_t, team, TEAM_RANKS, 0, 1, 1024)                                                      \
     ROW(bool, flight_recorder, FLIGHT_RECORDER, true, 0, 1)                                        \
     ROW(bool, mark_cycles, TIMELINE_MARK_CYCLES, false, 0, 1)

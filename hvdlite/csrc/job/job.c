@@ -232,7 +232,8 @@ static void open_helpers(struct job *j, const struct transport *t) {
     if (share > quota) share = quota;
     int threads = (int)j->config.options.threads;
     if (!threads) threads = share < DEFAULT_MOST ? (int)(share + 1e-6) : DEFAULT_MOST;
-    j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0);
+    j->helpers = helpers_new(threads, threads <= share + 1e-6 ? j->patience.policy.spin : 0,
+                             j->config.options.threads_bytes);
 }
 
 /* Opens the transport even if reading the environment failed on this rank (`code`, *err), because

@@ -6,13 +6,18 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    LEAST = 512 << 10, /* bytes; a smaller collective would end before the helpers wake up */
-    LOOKS = 16,        /* read the clock only at every LOOKS-th check */
-    PATIENCE = 10000,  /* number of checks for the end of helpers' parts before the first yield */
+    /* bytes; the measurement copies LARGEST, then half of that, and so on. A collective below
+     * SMALLEST ends before helpers wake up. */
+    SMALLEST = 128 << 10,
+    LARGEST = 4 << 20,
+    TIMES = 5,        /* number of copies with helpers, and of copies without, of a size */
+    LOOKS = 16,       /* read the clock only at every LOOKS-th check */
+    PATIENCE = 10000, /* number of checks for the end of helpers' parts before the first yield */
     MOST_UNCALLED = 64
 };
 
@@ -33,6 +38,7 @@ struct helpers {
     int threads, started;
     bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
+    size_t least;           /* bytes of the smallest collective with helpers; 0: not measured */
     atomic_bool used, over; /* used: by an engine; over: the helpers must end */
     helpers_work *work;
     const void *arg;
@@ -129,13 +135,14 @@ static void start(struct helpers *h) {
     h->tried = true;
 }
 
-struct helpers *helpers_new(int threads, double spin) {
+struct helpers *helpers_new(int threads, double spin, size_t least) {
     if (threads < 2) return NULL;
     struct helpers *h = aligned_alloc(_Alignof(struct helpers), sizeof *h);
     if (!h) return NULL;
     memset(h, 0, sizeof *h);
     h->threads = threads < HELPERS_MOST ? threads : HELPERS_MOST;
     h->spin = spin;
+    h->least = least;
     return h;
 }
 
@@ -149,13 +156,6 @@ void helpers_free(struct helpers *h) {
 
 int helpers_threads(const struct helpers *h) { return h ? h->threads : 1; }
 
-int helpers_begin(struct helpers *h, size_t bytes) {
-    if (!h || bytes < LEAST || atomic_exchange(&h->used, true)) return 1;
-    if (!h->tried) start(h);
-    atomic_store(&h->open, true);
-    return h->threads;
-}
-
 void helpers_run(struct helpers *h, helpers_work *work, const void *arg) {
     h->work = work;
     h->arg = arg;
@@ -168,6 +168,70 @@ void helpers_run(struct helpers *h, helpers_work *work, const void *arg) {
         h->uncalled--;
     else
         h->uncalled = h->in_vain = h->in_vain < MOST_UNCALLED ? 2 * h->in_vain + 1 : MOST_UNCALLED;
+}
+
+/* ---- measuring ---- */
+
+struct copy {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
+static void copy_part(const void *arg, int part, int parts) {
+    const struct copy *c = arg;
+    size_t begin = c->bytes / (size_t)parts * (size_t)part;
+    size_t end = part + 1 < parts ? c->bytes / (size_t)parts * ((size_t)part + 1) : c->bytes;
+    memcpy(c->to + begin, c->from + begin, end - begin);
+}
+
+/* Returns the seconds of a copy. Before it helpers sleep, as they do before a collective. */
+static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
+    double begin = clock_now();
+    atomic_store(&h->open, helped);
+    if (helped)
+        helpers_run(h, copy_part, c);
+    else
+        copy_part(c, 0, 1);
+    atomic_store(&h->open, false);
+    return clock_now() - begin;
+}
+
+static int compare(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+/* Compares medians, because other threads delay single copies. */
+static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
+    static const double CLEARLY = 0.8;
+    double times[2][TIMES];
+    for (int i = 0; i < TIMES; i++)
+        for (int helped = 0; helped < 2; helped++) times[helped][i] = time_copy(h, c, helped);
+    for (int helped = 0; helped < 2; helped++) qsort(times[helped], TIMES, sizeof(double), compare);
+    return times[1][TIMES / 2] < CLEARLY * times[0][TIMES / 2];
+}
+
+/* Returns from how many bytes on copies are faster with helpers. The ranks of a host measure at
+ * about the same time, so helpers that would take the cores of other ranks are not faster. */
+static size_t measure(struct helpers *h) {
+    size_t least = SIZE_MAX;
+    char *memory = malloc(2 * LARGEST);
+    if (!memory) return LARGEST;
+    memset(memory, 1, 2 * LARGEST);
+    struct copy c = {memory, memory + LARGEST, LARGEST};
+    for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) least = c.bytes;
+    h->in_vain = h->uncalled = 0;
+    free(memory);
+    return least;
+}
+
+int helpers_begin(struct helpers *h, size_t bytes) {
+    if (!h || bytes < (h->least ? h->least : SMALLEST) || atomic_exchange(&h->used, true)) return 1;
+    if (!h->tried) start(h);
+    if (!h->least) h->least = measure(h);
+    if (bytes < h->least) return atomic_store(&h->used, false), 1;
+    atomic_store(&h->open, true);
+    return h->threads;
 }
 
 void helpers_end(struct helpers *h, int parts) {
