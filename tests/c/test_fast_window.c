@@ -39,9 +39,7 @@ static struct plan plan_of(const struct caller *c, int round) {
                          .n = kind == HVD_ALLTOALL ? (n / size + 1) * size : n,
                          .root = part % size,
                          .splits = splits,
-                         .skew = !splits     ? 0
-                                 : what == 4 ? 1
-                                             : n / size + 1,
+                         .skew = splits * (what == 4 ? 1 : n / size + 1),
                          .unwaited = what == 0,
                          .late = what == 1,
                          .wrong = what == 2,
@@ -160,9 +158,8 @@ ENGINES_BY(callers_main, arg,
  * the callers run again until they have used the fast path often enough with each kind. */
 static void run_callers(int p, int per_host) {
     enum { ENOUGH = ROUNDS / 20, RUNS = 20 };
-    const int kinds = per_host ? 1 : HVD_JOIN + 1;
+    int kind = 0, kinds = per_host ? 1 : HVD_JOIN + 1;
     atomic_int fast[HVD_JOIN + 1] = {0};
-    int kind = 0;
     for (int run = 0; kind < kinds && run < RUNS; run++) {
         ranks_run_hub(p, hub_of(p, per_host, !per_host), callers_main, fast);
         while (kind < kinds && atomic_load(&fast[kind]) > ENOUGH) kind++;
