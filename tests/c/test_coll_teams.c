@@ -4,7 +4,6 @@
 
 #include "base/os.h"
 #include "coll_case.h"
-#include "collectives/costs.h"
 #include "random.h"
 #include "ranks.h"
 #include "shm/helpers.h"

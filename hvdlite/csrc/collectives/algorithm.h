@@ -9,6 +9,10 @@
 /* A barrier in a window: returns when all ranks have called it. */
 int coll_meet(const struct comm *host, hvd_error *err);
 
+/* Replaces each number, a double, by its largest value on any rank. */
+int coll_max(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
+             hvd_error *err);
+
 struct coll_range {
     size_t begin, end; /* bytes */
 };

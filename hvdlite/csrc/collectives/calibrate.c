@@ -1,9 +1,7 @@
-/* When a job starts, calibration measures the cost of a message between hosts (costs.h), and
- * whether the ranks of one host sum faster in teams (window.c). */
+/* When a job starts, calibration measures the cost of a message between hosts (costs.h). */
 #include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
-#include "shm/window.h"
 #include "transport/comm.h"
 
 #include <math.h>
@@ -13,19 +11,6 @@ enum { STEPS = 8, TRIALS = 3 };
 /* Seconds. If a trial has taken ENOUGH, no larger trial follows; if a trial has taken LONG, it is
  * not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
-
-/* Replaces each number by its largest value on any rank. */
-static int agree(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
-                 hvd_error *err) {
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .data = numbers,
-                             .bytes = bytes,
-                             .reduce = reduce_kernels(HVD_FLOAT64, HVD_MAX),
-                             .prescale = 1,
-                             .final = {1, 1},
-                             .scratch = scratch};
-    return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
-}
 
 /* A trial: each rank sends messages to the rank at `distance`, and receives as many messages. */
 struct trial {
@@ -71,7 +56,7 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     double begin = clock_now();
     HVD_TRY(coll_pipeline(t->comm, &p, err));
     *seconds = clock_now() - begin;
-    return agree(t->comm, seconds, sizeof *seconds, t->scratch, err);
+    return coll_max(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
 /* Measures how many seconds a trial takes longer than a trial of one byte. The difference cancels
@@ -168,95 +153,7 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     *cost = (struct cost){.far = 1};
     int code = HVD_OK;
     if (layout->local_of[all->rank] == 0) code = measure(&layout->lane, cost, &scratch, err);
-    if (!code) code = agree(all, cost, sizeof *cost, &scratch, err);
+    if (!code) code = coll_max(all, cost, sizeof *cost, &scratch, err);
     scratch_free(&scratch);
-    return code;
-}
-
-/* ---- teams in a window ---- */
-
-/* With at most FEW_RANKS ranks nothing is measured. FROM: bytes from which on wanted teams are
- * used. LARGE, SMALL: bytes that are measured; measured teams are used from half of these bytes
- * on. */
-enum { FEW_RANKS = 8, MOST_TEAMS = 8, FROM = 4 << 10, SMALL = 64 << 10, LARGE = 1 << 20, SUMS = 5 };
-
-/* Teams must be clearly faster, because a measurement at the start may be disturbed. */
-static const double CLEARLY = 0.9;
-
-static bool is_team(const struct window *w, size_t team) {
-    return team > 1 && team < (size_t)w->n && (size_t)w->n % team == 0;
-}
-
-/* Uses teams of this size for all sizes; one team if that is not possible. */
-static void set_team(struct window *w, size_t team, size_t from) {
-    w->team = is_team(w, team) ? (int)team : 0;
-    w->team_bytes = from;
-}
-
-/* What the ranks of a host sum while they measure. */
-struct sums {
-    const struct comm *host;
-    char *data;
-    struct scratch scratch;
-};
-
-/* Measures an allreduce once; *seconds is the time of the slowest rank. */
-static int time_sum(struct sums *s, size_t bytes, double *seconds, hvd_error *err) {
-    struct coll_tensor tensor = {.in = s->data, .out = s->data, .bytes = bytes};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = bytes,
-                             .tensors = &tensor,
-                             .ntensors = 1,
-                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
-                             .prescale = 1,
-                             .final = {1, 1},
-                             .scratch = &s->scratch};
-    HVD_TRY(coll_meet(s->host, err));
-    double begin = clock_now();
-    HVD_TRY(coll_choose(s->host, &args)->run(s->host, &args, err));
-    *seconds = clock_now() - begin;
-    return agree(s->host, seconds, sizeof *seconds, &s->scratch, err);
-}
-
-/* Measures the numbers of teams in `of` alternately. *best: the fastest number of teams. */
-static int find_fastest(struct sums *s, size_t bytes, const bool *of, int *best, hvd_error *err) {
-    double least[MOST_TEAMS + 1], seconds;
-    for (int teams = 1; teams <= MOST_TEAMS; teams++) least[teams] = HUGE_VAL;
-    for (int i = 0; i < SUMS * MOST_TEAMS; i++) {
-        int teams = 1 + i % MOST_TEAMS;
-        if (!of[teams]) continue;
-        set_team(s->host->window, (size_t)(s->host->size / teams), 0);
-        HVD_TRY(time_sum(s, bytes, &seconds, err));
-        least[teams] = fmin(least[teams], seconds);
-    }
-    *best = 1;
-    for (int teams = 2; teams <= MOST_TEAMS; teams++)
-        if (least[teams] < fmin(least[*best], CLEARLY * least[1])) *best = teams;
-    return HVD_OK;
-}
-
-static int measure_teams(struct sums *s, hvd_error *err) {
-    char data[LARGE] = {0}; /* on the stack: see measure */
-    bool of[MOST_TEAMS + 1] = {false, true};
-    int best, small, size = s->host->size;
-    s->data = data;
-    for (int teams = 2; teams <= MOST_TEAMS; teams++)
-        of[teams] = size % teams == 0 && is_team(s->host->window, (size_t)(size / teams));
-    HVD_TRY(find_fastest(s, LARGE, of, &best, err));
-    for (int teams = 2; teams <= MOST_TEAMS; teams++) of[teams] &= teams == best;
-    HVD_TRY(find_fastest(s, SMALL, of, &small, err));
-    set_team(s->host->window, (size_t)(size / best), (size_t)(small == best ? SMALL : LARGE) / 2);
-    return HVD_OK;
-}
-
-int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err) {
-    struct sums s = {.host = all};
-    double of_all[] = {(double)team, own_core ? 0 : 1};
-    if (!all->window || all->size < 4) return HVD_OK;
-    int code = agree(all, of_all, sizeof of_all, &s.scratch, err);
-    if (!code) set_team(all->window, (size_t)of_all[0], FROM);
-    if (!code && of_all[0] == 0 && of_all[1] == 0 && all->size > FEW_RANKS)
-        code = measure_teams(&s, err);
-    scratch_free(&s.scratch);
     return code;
 }

@@ -99,6 +99,12 @@ size_t coll_alike(const struct comm *comm);
 /* Chooses an algorithm and runs it. If there is only one rank, applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
+/* Collective, when a job on one host starts: decides in how large teams the ranks sum in their
+ * window (window.c), and from which size on. team: the wanted size of a team; 1: no teams; 0:
+ * measure allreduces of 1 MiB with each possible size, in 5 to 50 ms, if there are more than 8
+ * ranks and each has its own core (own_core). The largest `team` of any rank counts. */
+int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);
+
 /* Runs after an allreduce: each rank of the host updates its chunk of the tensors' weights. Returns
  * when all ranks of the host are done. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);

@@ -59,10 +59,4 @@ size_t coll_doubling_bytes(const struct comm *comm);
  * nothing. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
-/* Collective, when a job on one host starts: decides in how large teams the ranks sum in their
- * window (window.c), and from which size on. team: the wanted size of a team; 1: no teams; 0:
- * measure allreduces of 1 MiB with each possible size, in 5 to 50 ms, if there are more than 8
- * ranks and each has its own core (own_core). The largest `team` of any rank counts. */
-int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);
-
 #endif

@@ -70,3 +70,15 @@ int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_err
     k->narrow(args->data, w.mine, w.n, args->final);
     return HVD_OK;
 }
+
+int coll_max(const struct comm *comm, void *numbers, size_t bytes, struct scratch *scratch,
+             hvd_error *err) {
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .data = numbers,
+                             .bytes = bytes,
+                             .reduce = reduce_kernels(HVD_FLOAT64, HVD_MAX),
+                             .prescale = 1,
+                             .final = {1, 1},
+                             .scratch = scratch};
+    return comm->size > 1 ? coll_doubling(comm, &args, err) : HVD_OK;
+}

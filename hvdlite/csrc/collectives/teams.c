@@ -1,0 +1,104 @@
+/* When a job on one host starts, the ranks decide whether they sum in teams (window.c).
+ *
+ * Teams save traffic between caches or NUMA nodes, but need one more wait a round. Which effect is
+ * larger depends on the machine, so jobs with many ranks measure the time of allreduces. The
+ * measurement knows no topology: it tries 1 to MOST_TEAMS teams of equal size. */
+#include "base/os.h"
+#include "collectives/algorithm.h"
+#include "shm/window.h"
+
+#include <math.h>
+
+enum {
+    MOST_RANKS_UNMEASURED = 8, /* with so few ranks the start measures nothing */
+    MOST_TEAMS = 8,
+    SUMS = 5, /* measured sums of each size and number of teams; the fastest counts */
+    FROM_IF_WANTED = 4 << 10, /* bytes from which on teams are used if a user wants them */
+    /* bytes of the measured sums; measured teams are used from half of these bytes on */
+    SMALL = 64 << 10,
+    LARGE = 1 << 20,
+};
+
+/* Teams are chosen if they take less than this part of the time without teams. Not a measured
+ * number: a margin, because other work may disturb a measurement at the start. */
+static const double MOST_OF_TIME_WITHOUT = 0.9;
+
+static bool is_team(const struct window *w, size_t team) {
+    return team > 1 && team < (size_t)w->n && (size_t)w->n % team == 0;
+}
+
+/* Uses teams of this size from `from` bytes on; one team if this size is not possible. */
+static void set_team(struct window *w, size_t team, size_t from) {
+    w->team = is_team(w, team) ? (int)team : 0;
+    w->team_bytes = from;
+}
+
+/* What the ranks of a host sum while they measure. */
+struct sums {
+    const struct comm *host;
+    char *data;
+    struct scratch scratch;
+};
+
+/* Measures an allreduce once; *seconds is the time of the slowest rank. */
+static int time_sum(struct sums *s, size_t bytes, double *seconds, hvd_error *err) {
+    struct coll_tensor tensor = {.in = s->data, .out = s->data, .bytes = bytes};
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .bytes = bytes,
+                             .tensors = &tensor,
+                             .ntensors = 1,
+                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
+                             .prescale = 1,
+                             .final = {1, 1},
+                             .scratch = &s->scratch};
+    HVD_TRY(coll_meet(s->host, err));
+    double begin = clock_now();
+    HVD_TRY(coll_choose(s->host, &args)->run(s->host, &args, err));
+    *seconds = clock_now() - begin;
+    return coll_max(s->host, seconds, sizeof *seconds, &s->scratch, err);
+}
+
+/* Measures each possible number of teams alternately. *best: the fastest number of teams. */
+static int find_fastest(struct sums *s, size_t bytes, const bool *possible, int *best,
+                        hvd_error *err) {
+    double least[MOST_TEAMS + 1], seconds;
+    for (int teams = 1; teams <= MOST_TEAMS; teams++) least[teams] = HUGE_VAL;
+    for (int i = 0; i < SUMS * MOST_TEAMS; i++) {
+        int teams = 1 + i % MOST_TEAMS;
+        if (!possible[teams]) continue;
+        set_team(s->host->window, (size_t)(s->host->size / teams), 0);
+        HVD_TRY(time_sum(s, bytes, &seconds, err));
+        least[teams] = fmin(least[teams], seconds);
+    }
+    *best = 1;
+    for (int teams = 2; teams <= MOST_TEAMS; teams++)
+        if (least[teams] < fmin(least[*best], MOST_OF_TIME_WITHOUT * least[1])) *best = teams;
+    return HVD_OK;
+}
+
+static int measure(struct sums *s, hvd_error *err) {
+    /* on the stack: if one rank could not allocate memory, the other ranks would wait for it */
+    char data[LARGE] = {0};
+    bool possible[MOST_TEAMS + 1] = {false, true};
+    int best, small, size = s->host->size;
+    s->data = data;
+    for (int teams = 2; teams <= MOST_TEAMS; teams++)
+        possible[teams] = size % teams == 0 && is_team(s->host->window, (size_t)(size / teams));
+    HVD_TRY(find_fastest(s, LARGE, possible, &best, err));
+    for (int teams = 2; teams <= MOST_TEAMS; teams++) possible[teams] &= teams == best;
+    HVD_TRY(find_fastest(s, SMALL, possible, &small, err));
+    set_team(s->host->window, (size_t)(size / best), (size_t)(small == best ? SMALL : LARGE) / 2);
+    return HVD_OK;
+}
+
+int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err) {
+    struct sums s = {.host = all};
+    double largest[] = {(double)team, own_core ? 0 : 1}; /* of all ranks, after coll_max */
+    if (!all->window || all->size < 4) return HVD_OK;
+    int code = coll_max(all, largest, sizeof largest, &s.scratch, err);
+    if (!code) set_team(all->window, (size_t)largest[0], FROM_IF_WANTED);
+    bool measures = largest[0] == 0 && largest[1] == 0 && all->size > MOST_RANKS_UNMEASURED;
+    if (!code && measures) code = measure(&s, err);
+    scratch_free(&s.scratch);
+    return code;
+}
