@@ -1,8 +1,9 @@
-/* The memory of a place in the window: on each rank a head, then room for two inputs.
+/* The memory of a place in the window, and how the data of a round passes through it.
  *
- * The head has a line for the word with which ranks count themselves (only the line of local rank 0
- * is used), and a line for the last round with sums. In an alltoall with splits, each rank's splits
- * are at the end of the room for its first input. Only fast_window.c includes this header. */
+ * On each rank a place has a head, then room for two inputs. The head has a line for the word with
+ * which ranks count themselves (only the line of local rank 0 is used), and a line for the last
+ * round with sums. In an alltoall with splits, each rank's splits are at the end of the room for
+ * its first input. Only the thread that has taken the place calls the functions. */
 #ifndef HVDLITE_ENGINE_FAST_ROOM_H
 #define HVDLITE_ENGINE_FAST_ROOM_H
 
@@ -42,5 +43,13 @@ static inline int64_t *splits_of(const struct fast_path *x, int local_rank,
     char *inputs = room_of(x, local_rank, p) + HEAD;
     return (int64_t *)(void *)(inputs + p->shared.room - lines_of(splits_bytes(x)));
 }
+
+/* Copies the input to the window, except the part that only this rank reads. */
+void fast_room_stage(const struct fast_path *x, const struct fast_place *p, const struct tensor *t);
+
+/* Writes the result to the tensor's output, after all ranks have arrived in the round `own`. False:
+ * the engine has failed, so another rank's sums may never arrive. */
+bool fast_room_reduce(struct fast_path *x, const struct fast_place *p, const struct tensor *t,
+                      uint64_t own);
 
 #endif

@@ -41,7 +41,7 @@ struct window_rank {
     struct window_cpus cpus;
     struct window_line flags[WINDOW_FLAGS];
     _Alignas(4096) unsigned char slots[WINDOW_SLOTS][WINDOW_SLOT];
-    _Alignas(4096) unsigned char fast_path[WINDOW_FAST_PATH]; /* engine/fast_window.c */
+    _Alignas(4096) unsigned char fast_path[WINDOW_FAST_PATH]; /* engine/fast_room.h */
 };
 
 struct window {
