@@ -66,3 +66,18 @@ TEST(test_a_process_ends_at_its_limit) {
     CHECK_INT(end_of_child(0.01, false), 7);
     CHECK_INT(end_of_child(3600, true), 3);
 }
+
+/* As if another thread kept a failure at the moment of the fork. */
+TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
+    hvd_error error = {.code = HVD_RANK_DEAD, .text = "rank 3 is dead"}, kept;
+    int status = 1;
+    context_lock_failures();
+    pid_t child = fork();
+    if (!child) {
+        hvd_keep_failure(&error);
+        _exit(hvd_kept_failure(1, &kept) && kept.code == HVD_RANK_DEAD ? 0 : 1);
+    }
+    context_unlock_failures();
+    waitpid(child, &status, 0);
+    CHECK_INT(status, 0);
+}

@@ -37,6 +37,8 @@ struct mutex {
     pthread_cond_t changed;
 };
 
+/* The initial value of a mutex for which no thread calls mutex_wait. */
+#define MUTEX_WITHOUT_WAITS {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER}
 void mutex_init(struct mutex *m);
 void mutex_destroy(struct mutex *m);
 void mutex_lock(struct mutex *m);

@@ -3,6 +3,7 @@
 
 #include "base/os.h"
 #include "hvd.h"
+#include "job/stacks.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +18,10 @@ static struct {
     pthread_rwlock_t lock;   /* guards `current` */
     struct context *current; /* the only pointer to the process's context */
     atomic_int writers;      /* number of threads that wait for the write lock */
-} process = {.lock = PTHREAD_RWLOCK_INITIALIZER};
+    struct mutex failing;    /* guards `failures` */
+    struct failures failures;
+    struct stacks stacks;
+} process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
 
 /* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
  * waiting for ever. This thread may be in a watcher's call and hold the read lock already, so the
@@ -86,9 +90,10 @@ int context_why_failed(hvd_error *err) {
 }
 
 /* Marks the context as that of a forked child; a flag is cheaper than calling getpid in every call.
- * Makes a new lock, because threads that held the lock at the fork do not exist in the child. */
+ * Makes new locks, because threads that held a lock at the fork do not exist in the child. */
 static void in_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
+    process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
     atomic_store(&process.writers, 0);
     if (!process.current || process.current->forked)
         return; /* each hvd_init has registered this function again */
@@ -178,3 +183,14 @@ struct group *context_take_group(int id) {
     pthread_rwlock_unlock(&process.lock);
     return g;
 }
+
+/* A lock of its own: `lock` may be held for HVD_WAIT_MS, also by the caller. */
+struct failures *context_lock_failures(void) {
+    mutex_lock(&process.failing);
+    if (!process.failures.count) fork_watch(in_child, NULL); /* no job may have registered it */
+    return &process.failures;
+}
+
+void context_unlock_failures(void) { mutex_unlock(&process.failing); }
+
+struct stacks *context_stacks(void) { return &process.stacks; }

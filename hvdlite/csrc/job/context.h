@@ -1,4 +1,4 @@
-/* The context: the only job of this process, and the lock that guards the pointer to that job.
+/* The process: its only job, behind a lock, and data that outlives jobs.
  *
  * Any thread. */
 #ifndef HVDLITE_JOB_CONTEXT_H
@@ -31,5 +31,17 @@ void context_release(struct job *held);
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
 /* removes the group from the job; NULL: no such group */
 struct group *context_take_group(int id);
+
+/* ---- the process's other data: any time, also inside of enter and leave ---- */
+/* Kept until the process ends, because frameworks raise errors also after the job's end. */
+enum { FAILURES_KEPT = 64 }; /* more than the failures of a program between two looks at them */
+struct failures {
+    uint64_t count; /* number of the last failure */
+    hvd_error last[FAILURES_KEPT];
+};
+struct failures *context_lock_failures(void);
+void context_unlock_failures(void);
+/* A signal handler may call it. */
+struct stacks *context_stacks(void);
 
 #endif

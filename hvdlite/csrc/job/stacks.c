@@ -1,16 +1,17 @@
 /* On a signal, the thread that handles it appends its C stack to a file and calls the previous
  * handlers.
  *
- * Only this file handles signals. A handler gets no argument for data, so its data is global and is
- * written before the handler is installed. There are two previous handlers, and neither calls the
- * other: the user's handler, and the handler that was installed over it and writes the Python
- * stacks. The function that ends a forked child is also here, because a function that runs at the
- * exit gets no argument for the exit code. */
+ * Only this file handles signals. There are two previous handlers, and neither calls the other: the
+ * user's handler, and the handler that was installed over it and writes the Python stacks. The
+ * function that ends a forked child is also here, because a function that runs at the exit gets no
+ * argument for the exit code. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
+#include "job/stacks.h"
+
 #include "hvd.h"
+#include "job/context.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,12 +28,6 @@ static void backtrace_symbols_fd(void *const *frames, int n, int file) {
 #endif
 
 enum { MOST_FRAMES = 64 };
-
-static struct {
-    struct sigaction users, before; /* the two previous handlers */
-    int file;                       /* for the stacks */
-    int exit_code;                  /* of a forked child */
-} process;
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
@@ -51,31 +46,33 @@ static void handle(int number, siginfo_t *info, void *context) {
     static const char MAIN[] = "C stack of the main thread:\n", OTHER[] = "C stack of a thread:\n";
     int error = errno;
     void *frames[MOST_FRAMES];
+    const struct stacks *s = context_stacks();
     bool is_main = syscall(SYS_gettid) == getpid();
     const char *head = is_main ? MAIN : OTHER;
-    if (write(process.file, head, strlen(head)) >= 0)
-        backtrace_symbols_fd(frames, backtrace(frames, MOST_FRAMES), process.file);
-    call(&process.before, number, info, context);
-    call(&process.users, number, info, context);
+    if (write(s->file, head, strlen(head)) >= 0)
+        backtrace_symbols_fd(frames, backtrace(frames, MOST_FRAMES), s->file);
+    call(&s->before, number, info, context);
+    call(&s->users, number, info, context);
     errno = error;
 }
 
-void hvd_stacks_keep_users(int number) { sigaction(number, NULL, &process.users); }
+void hvd_stacks_keep_users(int number) { sigaction(number, NULL, &context_stacks()->users); }
 
 void hvd_stacks_install(int number, int file) {
     void *frames[1];
     struct sigaction action = {.sa_sigaction = handle,
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
-    process.file = file;
+    struct stacks *s = context_stacks();
+    s->file = file;
     backtrace(frames, 1); /* the first call loads libgcc, which is not allowed in a handler */
     sigemptyset(&action.sa_mask);
-    sigaction(number, NULL, &process.before);
+    sigaction(number, NULL, &s->before);
     sigaction(number, &action, NULL);
 }
 
-void hvd_end_child_with(int code) { process.exit_code = code; }
+void hvd_end_child_with(int code) { context_stacks()->exit_code = code; }
 
 void hvd_end_child(void) {
     fflush(NULL);
-    _exit(process.exit_code);
+    _exit(context_stacks()->exit_code);
 }
