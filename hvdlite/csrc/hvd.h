@@ -41,7 +41,10 @@ typedef struct hvd_tensor {
      * not sent. NULL: each rank gets the same number of rows. */
     const int64_t *splits;
     size_t nsplits; /* length of `splits`; 0 if it is NULL */
-    int codec;      /* an hvd_codec; only for an allreduce of float32 */
+    /* 1, for an alltoall without splits: `in` and `out` are lists with an address for each rank, of
+     * the part for that rank and of the part from that rank. This rank's own part is not copied. */
+    int listed;
+    int codec; /* an hvd_codec; only for an allreduce of float32 */
     /* NULL: this rank has data; otherwise the reason why not, which the error shows on every
      * rank */
     const char *failed;

@@ -23,7 +23,7 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
     /* one name for all collectives of a clique: ranks that disagree get an error immediately */
     mine.name = c->name, mine.group = c->group, mine.waited = 1;
     if (t->kind == HVD_SEND || t->kind == HVD_RECV) {
-        mine.group = 0, mine.root = c->members[t->root].rank;
+        mine.group = 0, mine.root = c->members[t->root];
         bool sends = t->kind == HVD_SEND;
         snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : mine.root,
                  sends ? mine.root : jax.world.rank);

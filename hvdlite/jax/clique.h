@@ -30,18 +30,17 @@ struct clique {
     int color;      /* color of its split */
     char name[200]; /* prefix of its tensors: "jax.0,1,2" */
     struct plan plans[PLANS];
-    int steps;    /* how many steps of the present all_to_all have been called */
-    char *packed; /* `room` bytes: what all_to_all sends to all ranks, and what arrives */
-    int64_t room;
+    int steps; /* how many steps of the present all_to_all have been called */
+    /* by rank of the clique: where the all_to_all's part for that rank is, and where the part from
+     * that rank goes */
+    const void **parts_for;
+    void **parts_from;
     struct noted { /* the receive of a ppermute; bytes < 0: none */
         void *out;
         int64_t bytes;
         int from;
     } noted;
-    struct member {
-        int rank;  /* rank in the job */
-        void *out; /* where XLA's all_to_all wants the data from this member */
-    } members[];
+    int members[]; /* ranks in the job */
 };
 
 /* Global, because MPI's functions have no argument for it. calls.c has another copy of the core's

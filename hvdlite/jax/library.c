@@ -84,10 +84,13 @@ API struct clique *hvdlite_jax_announce(const char *name, const int *members, in
                                         int color) {
     struct clique *c = calloc(1, sizeof *c + (size_t)size * sizeof *c->members);
     if (!c) return NULL;
+    c->parts_for = calloc((size_t)size, sizeof *c->parts_for);
+    c->parts_from = calloc((size_t)size, sizeof *c->parts_from);
+    if (!c->parts_for || !c->parts_from) return NULL;
     c->rank = key, c->size = size, c->color = color, c->noted.bytes = -1;
     c->group = -1;
     snprintf(c->name, sizeof c->name, "%s", name);
-    for (int i = 0; i < size; i++) c->members[i].rank = members[i];
+    for (int i = 0; i < size; i++) c->members[i] = members[i];
     return jax.next = c;
 }
 
@@ -170,46 +173,33 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
     return clique_run(c, &t);
 }
 
-/* Exchanges equal parts between the two ranks of a clique. With splits, the core moves neither
- * rank's own part, and the caller need not pack the parts.
+/* Exchanges parts of equal size with all other ranks.
  *
  * dtype: a type of one byte, which tells ppermute's exchanges from all_to_all's. */
-static int swap(int dtype, const void *in, void *out, int64_t bytes, struct clique *c) {
-    hvd_tensor t = tensor_of(HVD_ALLTOALL, dtype, 2, (int64_t[]){1, bytes}, in, out, 1);
-    t.splits = (int64_t[]){c->rank, !c->rank}, t.nsplits = 2;
+static int exchange(int dtype, int64_t part, struct clique *c) {
+    const int64_t n = c->size;
+    hvd_tensor t =
+        tensor_of(HVD_ALLTOALL, dtype, 2, (int64_t[]){n, part}, c->parts_for, c->parts_from, n);
+    t.listed = 1;
     return clique_run(c, &t);
 }
 
 /* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks after
- * and before these, and so on. The earlier calls only copy what they send and note where they
- * receive. The last call does the whole exchange as one collective. XLA itself copies this rank's
- * own part. */
+ * and before these, and so on. The earlier calls only note where the parts are. The last call does
+ * the whole exchange as one collective. XLA itself copies this rank's own part. */
 API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int to, int tag,
                         void *out, int out_count, const struct type *out_type, int from,
                         int out_tag, struct clique *c, void *status) {
-    const int64_t part = bytes_of(c, count, type), bytes = part * c->size;
+    const int64_t part = bytes_of(c, count, type);
     if (part <= 0) return part < 0;
     const int n = c->size, step = (to - c->rank + n) % n;
     if (step == 1) c->steps = 0;
     if (step != ++c->steps || (from + step) % n != c->rank || count != out_count)
         return clique_refuse("hvdlite.jax: this jaxlib does not send an all-to-all in the order "
                              "that hvdlite knows: docs/jax.md lists the versions tested");
-    if (n == 2) return swap(HVD_UINT8, in, out, part, c);
-    if (2 * bytes > c->room) {
-        free(c->packed);
-        c->packed = calloc(2, (size_t)bytes);
-        c->room = c->packed ? 2 * bytes : 0;
-    }
-    char *packed = c->packed, *came = packed + bytes;
-    if (!packed) return clique_refuse("hvdlite.jax: no memory for an all-to-all");
-    memcpy(packed + to * part, in, (size_t)part);
-    c->members[from].out = out;
-    if (step < n - 1) return 0;
-    hvd_tensor t = tensor_of(HVD_ALLTOALL, HVD_UINT8, 2, (int64_t[]){n, part}, packed, came, n);
-    int failed = clique_run(c, &t);
-    for (int i = 0; i < n && !failed; i++)
-        if (i != c->rank) memcpy(c->members[i].out, came + i * part, (size_t)part);
-    return failed;
+    c->parts_for[to] = in;
+    c->parts_from[from] = out;
+    return step == n - 1 && exchange(HVD_UINT8, part, c);
 }
 
 /* ---- between two ranks ---- */
@@ -235,7 +225,8 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     if (bytes < 0) return 1;
     if (c->size == 2 && bytes <= SWAPPED && bytes == c->noted.bytes) {
         c->noted.bytes = -1;
-        return *request = NULL, swap(HVD_INT8, in, c->noted.out, bytes, c);
+        c->parts_for[to] = in, c->parts_from[to] = c->noted.out;
+        return *request = NULL, exchange(HVD_INT8, bytes, c);
     }
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;

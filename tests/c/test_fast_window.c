@@ -3,8 +3,6 @@
 #include "handle_case.h"
 #include "random.h"
 
-#include <sys/mman.h>
-
 enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 
 struct caller {
@@ -13,6 +11,7 @@ struct caller {
     /* by kind: number of rounds without negotiation; the last: of alltoalls with splits */
     atomic_int *fast;
     int64_t splits[MOST_RANKS];
+    float *lists[2][MOST_RANKS];
     float in[MOST], out[MOST_RANKS * MOST];
 };
 
@@ -105,6 +104,16 @@ static void check_results(const struct caller *c, const struct plan *plan, int r
                c->number, c->me->rank, wrong, n);
 }
 
+/* For a listed alltoall, whose own part is not copied. */
+static void list_parts(struct caller *c, int each) {
+    for (int r = 0; r < c->me->ranks->size; r++) {
+        bool own = r == c->me->rank;
+        c->lists[0][r] = own ? NULL : c->in + r * each;
+        c->lists[1][r] = own ? NULL : c->out + r * each;
+        if (own) memcpy(c->out + r * each, c->in + r * each, (size_t)each * sizeof(float));
+    }
+}
+
 static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     struct plan plan = plan_of(c, round);
     bool odd = plan.odd == c->me->rank;
@@ -124,7 +133,10 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
         c->splits[to] = split_of(&plan, c->me->ranks->size, c->me->rank, to);
     for (int i = 0; i < r->dims[0]; i++) c->in[i] = value(c->me->rank, round, i);
     if (odd && plan.late) clock_nap(10e-3);
-    handle_renew(h, c->in, c->out);
+    h->tensor.listed = plan.kind == HVD_ALLTOALL && !plan.splits && round % 3;
+    if (h->tensor.listed) list_parts(c, plan.n / c->me->ranks->size);
+    handle_renew(h, h->tensor.listed ? (void *)c->lists[0] : c->in,
+                 h->tensor.listed ? (void *)c->lists[1] : c->out);
     REQUIRE(engine_submit(c->me->engine, &h->tensor, ERR) == HVD_OK);
     if (r->waited) engine_drive(c->me->engine, is_done, h);
     bool fails = plan.wrong && c->me->ranks->size > 1;
@@ -132,7 +144,9 @@ static void use_once(struct caller *c, struct hvd_handle *h, int round) {
     const char *way = engine_algorithm(c->me->engine);
     if (way && !strcmp(way, "fast path"))
         atomic_fetch_add(&c->fast[plan.splits ? HVD_JOIN : plan.kind], 1);
-    if (!fails) check_results(c, &plan, round, h->tensor.out, (int)h->tensor.out_rows);
+    if (!fails)
+        check_results(c, &plan, round, h->tensor.listed ? c->out : h->tensor.out,
+                      (int)h->tensor.out_rows);
 }
 
 static void *call(void *arg) {
@@ -229,121 +243,3 @@ ENGINES_BY(queued_main, arg, spin(ranks, rank)) {
 TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_in_a_round) {
     for (int p = 2; p <= 3; p++) ranks_run_on_window(p, queued_main, NULL);
 }
-
-/* ---- a rank that is killed or stopped in a round ---- */
-
-enum { PAGE = 4096, ONES = 2 * PAGE / sizeof(float) };
-
-static _Alignas(PAGE) float ones[2][ONES], sums[2][ONES];
-static atomic_bool frozen, thaws;
-
-/* A signal handler that stops rank 1 while it adds its chunk. */
-static void freeze(int number) {
-    atomic_store(&frozen, true);
-    while (!atomic_load(&thaws)) clock_nap(1e-3);
-    mprotect(ones[1] + ONES / 2, PAGE, PROT_READ);
-}
-
-struct last_use {
-    struct engine_rank *me;
-    struct hvd_handle *h;
-    int code;
-};
-
-static void *use_last(void *arg) {
-    struct last_use *last = arg;
-    hvd_error err = {0};
-    handle_renew(last->h, ones[last->me->rank], sums[last->me->rank]);
-    last->code = engine_submit(last->me->engine, &last->h->tensor, &err);
-    if (last->code) handle_refuse(last->h, &err);
-    return NULL;
-}
-
-/* Brings rank 1 to its chunk, where it stops, and rank 0 to its wait for that chunk. */
-static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t *thread) {
-    struct hvd_handle *h = last->h;
-    h->tensor.request = request_of("w", ONES);
-    h->tensor.request.waited = true;
-    for (int i = 0; i < 3 || (!all_went_fast(me) && i < TRIES); i++) {
-        use_last(last);
-        engine_drive(me->engine, is_done, h);
-        check_finished(h, PATIENCE, HVD_OK);
-    }
-    CHECK_TEXT(engine_algorithm(me->engine), "fast path");
-    if (me->rank) REQUIRE(!mprotect(ones[1] + ONES / 2, PAGE, PROT_NONE));
-    threads_start(thread, 1, use_last, last, sizeof *last);
-    while (!atomic_load(&frozen)) clock_nap(1e-3);
-}
-
-/* Callers wait for each other without a limit; otherwise the engine's thread would take over and
- * run into the fault. */
-ENGINES_BY(killed_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
-                                                                               NULL}) {
-    DROPPED struct hvd_handle *h = new_handle();
-    struct last_use last = {me, h, HVD_OK};
-    struct transport *t = rank_transport(me->ranks, me->rank);
-    pthread_t thread;
-    stand_still(me, &last, &thread);
-    engine_leave(me->engine, "done");
-    CHECK(engine_ended(me->engine, PATIENCE));
-    if (!me->rank) transport_note_death(t, 1, FATE_DIED);
-    if (!me->rank) threads_join(&thread, 1);
-    ranks_meet(me->ranks);
-    atomic_store(&thaws, true);
-    if (me->rank) threads_join(&thread, 1);
-    CHECK_INT(last.code, me->rank ? HVD_OK : HVD_NOT_INITIALIZED);
-}
-
-/* Rank 1's engine does not receive or answer, as after SIGSTOP. */
-static int hear_nothing(struct transport *t, struct message *message, hvd_error *err) {
-    return HVD_OK;
-}
-static int send_nothing(struct transport *t, int to, const void *data, size_t size,
-                        hvd_error *err) {
-    return HVD_OK;
-}
-
-ENGINES_BY(stopped_main, arg,
-           rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
-                                                                               NULL};
-           rank_transport(ranks, rank)->patience.timeout = 2) {
-    DROPPED struct hvd_handle *h = new_handle();
-    struct last_use last = {me, h, HVD_OK};
-    struct transport *t = rank_transport(me->ranks, me->rank);
-    const struct transport_ops *real = t->ops;
-    struct transport_ops closed = *real;
-    closed.receive = hear_nothing;
-    closed.send = send_nothing;
-    pthread_t thread;
-    stand_still(me, &last, &thread);
-    if (me->rank) t->ops = &closed;
-    if (!me->rank) {
-        threads_join(&thread, 1);
-        CHECK(engine_ended(me->engine, PATIENCE));
-        CHECK_HAS(h->error.text, "rank 1 (process");
-        CHECK_HAS(h->error.text, "has not answered for");
-    }
-    ranks_meet(me->ranks);
-    t->ops = real;
-    atomic_store(&thaws, true);
-    if (me->rank) threads_join(&thread, 1);
-}
-
-static void in_its_chunk(rank_main *run) {
-    struct sigaction old, action = {.sa_handler = freeze};
-    if (CHECK_SLOW) return; /* a sanitizer handles the signal itself */
-    atomic_store(&frozen, false);
-    atomic_store(&thaws, false);
-    sigaction(SIGSEGV, &action, &old);
-    ranks_run_on_window(2, run, NULL);
-    sigaction(SIGSEGV, &old, NULL);
-}
-
-TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
-    in_its_chunk(killed_main);
-}
-
-/* Once no rank asked whether the stopped rank lives, because no tensor was in the engine: the other
- * ranks waited for ever, without an error. */
-TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

@@ -35,6 +35,11 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
     return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
 }
 
+/* Alltoall: return the address of offset `at`, in the part for or from a rank. */
+const char *coll_part_for(const struct coll_args *args, int rank, size_t at);
+char *coll_part_from(const struct coll_args *args, int rank, size_t at);
+void coll_copy_own_part(const struct comm *comm, const struct coll_args *args);
+
 /* Returns segment k of a range that is cut into segments of `length` bytes. The last segment may be
  * shorter; segments beyond the range's end are empty. */
 struct coll_range coll_segment(struct coll_range range, size_t length, size_t k);

@@ -20,6 +20,25 @@
 
 #include <string.h>
 
+static size_t begin_of(const size_t *end, int rank) { return coll_part(end, rank).begin; }
+
+const char *coll_part_for(const struct coll_args *args, int rank, size_t at) {
+    if (!args->listed) return (const char *)args->in + at;
+    return ((const char *const *)args->in)[rank] + (at - begin_of(args->in_end, rank));
+}
+
+char *coll_part_from(const struct coll_args *args, int rank, size_t at) {
+    if (!args->listed) return (char *)args->data + at;
+    return ((char *const *)args->data)[rank] + (at - begin_of(args->part_end, rank));
+}
+
+void coll_copy_own_part(const struct comm *comm, const struct coll_args *args) {
+    struct coll_range from = coll_part(args->in_end, comm->rank),
+                      to = coll_part(args->part_end, comm->rank);
+    if (coll_length(to) && !args->listed)
+        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
+}
+
 struct alltoall {
     const struct coll_args *args;
     int rank, size;
@@ -33,8 +52,8 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     size_t k = i % w->nseg;
     struct coll_range out = coll_segment(coll_part(w->args->in_end, to), w->segment, k);
     struct coll_range in = coll_segment(coll_part(w->args->part_end, from), w->segment, k);
-    return (struct coll_exchange){(const char *)w->args->in + out.begin,
-                                  (char *)w->args->data + in.begin,
+    return (struct coll_exchange){coll_part_for(w->args, to, out.begin),
+                                  coll_part_from(w->args, from, in.begin),
                                   coll_length(out),
                                   coll_length(in),
                                   to,
@@ -45,10 +64,7 @@ int coll_alltoall(const struct comm *comm, const struct coll_args *args, hvd_err
     struct pace pace = comm_pace(comm);
     struct alltoall w = {
         .args = args, .rank = comm->rank, .size = comm->size, .segment = pace.segment};
-    struct coll_range from = coll_part(args->in_end, w.rank),
-                      to = coll_part(args->part_end, w.rank);
-    if (coll_length(to))
-        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
+    coll_copy_own_part(comm, args);
     w.nseg = coll_segments(args->longest, w.segment);
     struct coll_pipeline p = {.items = w.nseg * (size_t)(w.size - 1),
                               .item = item_of,

@@ -124,6 +124,7 @@ size_t coll_alike(const struct comm *comm) {
 
 /* For a single rank: the scaled data is the result. */
 static int run_alone(const struct coll_args *args, hvd_error *err) {
+    if (args->listed) return HVD_OK;
     if (args->in && args->in != args->data) memcpy(args->data, args->in, args->bytes);
     if (!args->reduce || !scales(args)) return HVD_OK;
     const struct reduce_kernels *k = args->reduce;

@@ -63,6 +63,9 @@ struct coll_args {
     const size_t
         *part_end;  /* allgather, alltoall: by rank, end of the part from that rank in data */
     size_t longest; /* bytes of the longest part of any rank */
+    /* alltoall: `in` and `data` are lists with the address of the part for or from each rank; this
+     * rank's own part is not copied */
+    bool listed;
 
     /* Working memory, kept between calls. outer: for algorithms that call other algorithms. */
     struct scratch *scratch, *outer;

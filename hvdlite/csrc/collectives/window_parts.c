@@ -19,8 +19,6 @@
 
 #include "shm/window.h"
 
-#include <string.h>
-
 enum { BLOCK = 1024 }; /* bytes that are added at a time, a multiple of every dtype's size */
 
 struct parts {
@@ -50,7 +48,7 @@ static int stage(const struct parts *p, size_t k, hvd_error *err) {
     for (int to = 0; to < p->w->n; to++) {
         struct coll_range range = in_segment(p, to, k);
         if (to != self && coll_length(range))
-            lines_copy(sub_slot(p, self, to, k), (const char *)p->args->in + range.begin,
+            lines_copy(sub_slot(p, self, to, k), coll_part_for(p->args, to, range.begin),
                        coll_length(range));
         if (to != self) comm_count_window(p->comm, coll_length(range));
     }
@@ -101,7 +99,7 @@ static int copy_segments(const struct parts *p, size_t k, hvd_error *err) {
         struct coll_range range = coll_segment(coll_part(p->args->part_end, from), p->segment, k);
         if (!coll_length(range)) continue;
         HVD_TRY(await_staged(p, from, k, err));
-        lines_copy_over((char *)p->args->data + range.begin, sub_slot(p, from, self, k),
+        lines_copy_over(coll_part_from(p->args, from, range.begin), sub_slot(p, from, self, k),
                         coll_length(range));
     }
     return HVD_OK;
@@ -136,9 +134,6 @@ int coll_window_reducescatter(const struct comm *comm, const struct coll_args *a
 
 int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct parts p = open_parts(comm, args);
-    struct coll_range from = coll_part(args->in_end, comm->rank),
-                      to = coll_part(args->part_end, comm->rank);
-    if (coll_length(to))
-        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
+    coll_copy_own_part(comm, args);
     return run_rounds(&p, copy_segments, err);
 }

@@ -63,6 +63,11 @@ void fast_room_stage(const struct fast_path *x, const struct fast_place *p,
     struct coll_range own = {0};
     if (is_divided(x, t)) own = chunk_of(x, t, self);
     if (t->request.kind == HVD_ALLTOALL) own = part_of(x, p, t, self, self);
+    for (int i = 0; t->listed && i < x->shared.window->n; i++) {
+        struct coll_range part = part_of(x, p, t, self, i);
+        if (i != self) lines_copy(to + part.begin, ((char *const *)t->in)[i], coll_length(part));
+    }
+    if (t->listed) return;
     lines_copy(to, t->in, own.begin);
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
@@ -145,6 +150,8 @@ static void copy_parts(const struct fast_path *x, const struct fast_place *p,
     char *to = t->out;
     for (int i = first; i < last; i++) {
         struct coll_range part = part_of(x, p, t, i, x->shared.window->self);
+        if (t->listed && i == x->shared.window->self) continue;
+        if (t->listed) to = ((char *const *)t->out)[i];
         const char *source = source_of(x, p, t, i) + part.begin;
         if (to != source) lines_copy(to, source, coll_length(part));
         to += coll_length(part);

@@ -34,10 +34,12 @@ static bool have_equal_rows(const struct fast_path *x, const struct tensor *tens
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
     /* from this size on, the engine's direct allreduce copies less */
     enum { OWN_MEMORY = 16 << 10 };
-    size_t bytes = request_bytes(&tensor->request);
-    return x->shared.window && tensor->request.kind < HVD_JOIN &&
-           bytes * (size_t)(x->shared.window->n - 1) <= LARGEST && have_equal_rows(x, tensor) &&
-           !(tensor->direct && bytes > OWN_MEMORY);
+    size_t bytes = request_bytes(&tensor->request), read = bytes;
+    if (!x->shared.window) return false;
+    if (tensor->request.kind == HVD_ALLTOALL && !tensor->uneven)
+        read /= (size_t)x->shared.window->n;
+    return tensor->request.kind < HVD_JOIN && read * (size_t)(x->shared.window->n - 1) <= LARGEST &&
+           have_equal_rows(x, tensor) && !(tensor->direct && bytes > OWN_MEMORY);
 }
 
 /* Reserves room for `bytes` and the splits. Called in the same order on all ranks. */

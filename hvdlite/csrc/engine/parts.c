@@ -110,5 +110,6 @@ int parts_prepare(struct executor *x, struct tensor *tensor, struct coll_args *a
         reducescatter_parts(args, &tensor->request, x->comm->size, in_end);
     if (args->kind == HVD_ALLTOALL) HVD_TRY(alltoall_parts(x, args, tensor, in_end, part_end, err));
     args->data = tensor->out;
+    args->listed = tensor->listed;
     return HVD_OK;
 }

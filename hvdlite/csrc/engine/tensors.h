@@ -36,6 +36,7 @@ struct tensor {
     size_t nsplits;  /* length of `splits`; 0 if it is NULL */
     const char *why; /* reason why the request failed, for the error; NULL: no text */
     bool open;       /* true: out_rows is a guess; see tensor_fit_output */
+    bool listed;     /* alltoall: `in` and `out` are lists of addresses; see hvd_tensor */
     /* memory from tensor_fit_output, which the caller owns: each rank's rows, then the output */
     void *made;
     tensor_complete *complete;

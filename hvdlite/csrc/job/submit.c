@@ -52,6 +52,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     to->out = from->out;
     to->out_rows = from->out_rows;
     to->open = from->open != 0;
+    to->listed = from->listed && from->kind == HVD_ALLTOALL && !from->splits;
     to->residual = from->residual;
     return HVD_OK;
 }
