@@ -86,6 +86,13 @@ SCENE(test_a_stall_is_reported_once, config_of(3)) {
     STORY(s, "t=159 1+first -> Tfirst R");
 }
 
+SCENE(test_the_time_of_a_short_stall_is_not_0, CONFIG(2, .stall_warning = 0.3)) {
+    struct reports r;
+    STORY(s, "0+a");
+    CHECK_INT(look(s, 0.4, &r), 1);
+    CHECK_HAS(r.text[0], "waited for 0.40 s: ");
+}
+
 /* 20,000 stalled tensors once made 20,000 lines. The line about the oldest tensor counts the other
  * tensors, which are not reported again. */
 SCENE(test_tensors_that_miss_the_same_ranks_share_one_warning, config_of(3)) {

@@ -69,3 +69,16 @@ def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_j
     hvd.shutdown()
     told = "the timeline is incomplete: its file '/dev/full' can't be written"
     assert (told in capfd.readouterr().err) == (rank == 0)  # only rank 0 writes the timeline
+
+
+def test_the_limits_of_rank_0_count_on_all_ranks(rank, monkeypatch, a_new_job):
+    """Otherwise ranks would name different limits in the error about one silent rank."""
+    monkeypatch.setenv("HVDLITE_STALL_SHUTDOWN_TIME_SECONDS", "1" if rank == 0 else "0")
+    hvd.init()
+    if hvd.size() < 3:
+        pytest.skip("a process set without rank 0 needs two other ranks")
+    others = hvd.add_process_set(range(1, hvd.size()))
+    if rank == 1:
+        with pytest.raises(hvd.HvdliteError, match="submitted by rank 1, not by rank 2"):
+            hvd.numpy.allreduce(np.ones(3), process_set=others)
+    hvd.numpy.barrier()

@@ -71,11 +71,12 @@ static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
  * wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
     struct wire_item item = {.type = WIRE_SILENT, .rank = rank};
+    double silence = watch_silence(&n->watch, rank);
     char who[TRANSPORT_WHO];
     transport_who(n->t, rank, who);
     error_set(&item.error, HVD_OK,
-              "%s has not answered for %.0f s, and %s. Is the process stopped, or its host lost?",
-              who, watch_silence(&n->watch, rank), what);
+              "%s has not answered for %.*f s, and %s. Is the process stopped, or its host lost?",
+              who, silence < 1 ? 2 : 0, silence, what);
     silence_report(n, rank, item.error.text);
     return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;
 }
@@ -114,14 +115,14 @@ static void report_stall(void *arg, const char *text) {
  * sends and receives. */
 static void look_at_messages(struct negotiation *n) {
     const struct tensor *t = p2p_oldest(n->p2p);
-    double since = t ? t->submitted : n->now, limit = n->watch.warning;
-    if (limit <= 0 || n->now - since < limit || since <= n->reported) return;
+    double since = t ? t->submitted : n->now, waited = n->now - since, limit = n->watch.warning;
+    if (limit <= 0 || waited < limit || since <= n->reported) return;
     n->reported = since;
     char peer[24] = "any rank", text[HVD_MAX_NAME + 120];
     int other = t->request.root;
     if (other != P2P_ANY) snprintf(peer, sizeof peer, "rank %d", transport_job_rank(n->t, other));
-    snprintf(text, sizeof text, "tensor '%s' has waited for %.0f s on rank %d: a %s %s %s",
-             t->request.name, n->now - since, transport_job_rank(n->t, n->t->at.rank),
+    snprintf(text, sizeof text, "tensor '%s' has waited for %.*f s on rank %d: a %s %s %s",
+             t->request.name, waited < 1 ? 2 : 0, waited, transport_job_rank(n->t, n->t->at.rank),
              kind_name(t->request.kind), t->request.kind == HVD_SEND ? "to" : "from", peer);
     report_stall(n, text);
 }

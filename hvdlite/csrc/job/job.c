@@ -201,19 +201,30 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
+/* Takes over the options of rank 0 that must be equal on all ranks. They decide which algorithms
+ * run, and the text of the error about a silent rank (transport_dead). */
+static int use_options_of_rank_0(struct job *j, const struct transport *t, hvd_error *err) {
+    struct options *o = &j->config.options;
+    double values[] = {o->deterministic, o->data_timeout, o->stall_failure};
+    struct coll_args args = {.kind = HVD_BROADCAST, .data = values, .bytes = sizeof values};
+    HVD_TRY(coll_tree(&t->all, &args, err));
+    o->deterministic = values[0] != 0;
+    o->data_timeout = j->patience.timeout = values[1];
+    o->stall_failure = values[2];
+    return HVD_OK;
+}
+
 /* Measures the cost of messages. All ranks use rank 0's pace, so that they cut tensors equally and
  * choose the same algorithms. */
 static int tune(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
-    bool *fixed = &j->config.options.deterministic;
-    struct coll_args order = {.kind = HVD_BROADCAST, .data = fixed, .bytes = sizeof *fixed};
     double begin = clock_now();
     t->patience = patience_of(j, t);
     t->pace = PACE_DEFAULT;
     HVD_TRY(coll_calibrate(&t->all, &j->cost, err));
-    HVD_TRY(coll_tree(&t->all, &order, err));
-    if (*fixed) j->cost = COST_FIXED;
+    HVD_TRY(use_options_of_rank_0(j, t, err));
+    if (j->config.options.deterministic) j->cost = COST_FIXED;
     if (!j->config.options.segments_in_flight) j->pace.depth = coll_depth(j->cost, j->pace.segment);
     HVD_TRY(coll_tree(&t->all, &pace, err));
     HVD_TRY(coll_tree(&t->all, &cost, err));

@@ -266,12 +266,13 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
 
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,
                           const bool *silent, double now, char *text, size_t size) {
+    double waited = now - p->since;
     char have[200], missing[200], others[50] = " has";
     if (more) snprintf(others, sizeof others, " and %zu more have", more);
     ranks_text(p->submitted, true, p->size, p->job_ranks, have, sizeof have);
     ranks_text(p->submitted, false, p->size, p->job_ranks, missing, sizeof missing);
-    int used = snprintf(text, size, "tensor '%s'%s waited for %.0f s: submitted by %s, not by %s",
-                        p->request.name, others, now - p->since, have, missing);
+    int used = snprintf(text, size, "tensor '%s'%s waited for %.*f s: submitted by %s, not by %s",
+                        p->request.name, others, waited < 1 ? 2 : 0, waited, have, missing);
     for (int i = 0; i < p->size && used >= 0 && (size_t)used < size; i++)
         if (!p->submitted[i] && silent && silent[i])
             used += snprintf(text + used, size - (size_t)used, " (rank %d does not answer)",

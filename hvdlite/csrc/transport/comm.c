@@ -73,7 +73,7 @@ int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_err
     const double limit = DATA_TO_ANSWERS * t->patience.timeout;
     if (limit <= 0 || seconds <= limit) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
-                     "no data moved between rank %d and rank %d for %.0f s: is one of them dead or "
+                     "no data moved between rank %d and rank %d for %g s: is one of them dead or "
                      "stopped?",
                      transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), limit);
 }

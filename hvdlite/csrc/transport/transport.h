@@ -127,8 +127,8 @@ int transport_blame(const struct transport *t, int rank, hvd_error *err);
 void transport_complete(const struct transport *t, hvd_error *err);
 
 /* Sets the error of a dead rank. The text depends only on the rank, the fate and, for a silent
- * rank, this process's limit. So the text is the same in every group, and on every rank with the
- * same limit. Returns HVD_RANK_DEAD. */
+ * rank, the limit of the job, so it is the same on every rank and in every group. Returns
+ * HVD_RANK_DEAD. */
 int transport_dead(const struct transport *t, int rank, enum fate fate, hvd_error *err);
 /* Returns HVD_RANK_DEAD if a rank's process has ended. Read the rank's messages first, because the
  * rank may have left before its process ended. */
