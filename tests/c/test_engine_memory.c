@@ -45,3 +45,30 @@ TEST(test_a_rank_without_memory_fails_the_tensor_on_all_ranks) {
     CHECK_HAS(texts[0], "tensor 'gradient': no data from rank 2: no memory");
     for (int i = 1; i < 3; i++) CHECK_TEXT(texts[i], texts[0]);
 }
+
+/* hvd_prepare leaves out splits that it has no memory to copy, here on the last rank. */
+ENGINES(no_splits_main, arg) {
+    char (*texts)[1024] = arg;
+    OWN(work_free) struct work w;
+    static const size_t ROWS[] = {1, 2, 3, 1, 2, 3, 1, 2, 3};
+    struct coll_case pairs = {.kind = HVD_ALLTOALL, .dtype = HVD_FLOAT32, .n = 5, .parts = ROWS};
+    work_init(&w, me, pairs, "pairs", false);
+    for (int round = 0; round < 2; round++) {
+        work_fill(&w);
+        bool fails = !round && me->rank == me->ranks->size - 1;
+        w.tensor.splits = fails ? NULL : w.splits;
+        w.tensor.nsplits = fails ? 0 : (size_t)me->ranks->size;
+        OK(work_submit(&w, ERR));
+        engine_rank_wait(me);
+        CHECK_CODE(w.error.code, round ? HVD_OK : HVD_NO_MEMORY, w.error);
+        if (!round) memcpy(texts[me->rank], w.error.text, sizeof texts[me->rank]);
+    }
+    check_work(&w);
+}
+
+TEST(test_a_rank_without_memory_for_splits_fails_the_tensor_on_all_ranks) {
+    char texts[3][1024];
+    ranks_run(3, no_splits_main, texts);
+    CHECK_HAS(texts[0], "tensor 'pairs': no data from rank 2: no memory for its splits");
+    for (int i = 1; i < 3; i++) CHECK_TEXT(texts[i], texts[0]);
+}

@@ -72,23 +72,19 @@ static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_er
     return code;
 }
 
-/* Sets *to to a copy of `from`, or to NULL if there are no bytes. */
-static int copy(const void *from, size_t bytes, const void **to, const char *name, hvd_error *err) {
-    void *memory = bytes ? malloc(bytes) : NULL;
-    if (bytes && !memory) return error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'", name);
-    *to = bytes ? memcpy(memory, from, bytes) : NULL;
-    return HVD_OK;
+/* Returns a copy of `from`; NULL if `from` is NULL, or if memory is short. */
+static void *copy(const void *from, size_t bytes) {
+    void *memory = from ? malloc(bytes + 1) : NULL; /* + 1 because malloc(0) may return NULL */
+    return memory ? memcpy(memory, from, bytes) : NULL;
 }
 
+/* If memory for a copy is short, the tensor has no splits, so the engine submits the tensor as
+ * failed; or its failure has no text. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     if (check_and_translate(from, to, err)) return error_of(err, from->name);
-    const void *splits, *why;
-    HVD_TRY(copy(from->splits, from->nsplits * sizeof *from->splits, &splits, from->name, err));
-    to->splits = splits;
-    to->nsplits = from->nsplits;
-    size_t text = from->failed ? strlen(from->failed) + 1 : 0;
-    HVD_TRY(copy(from->failed, text, &why, from->name, err));
-    to->why = why;
+    to->splits = copy(from->splits, from->nsplits * sizeof *from->splits);
+    to->nsplits = to->splits ? from->nsplits : 0;
+    to->why = copy(from->failed, from->failed ? strlen(from->failed) + 1 : 0);
     return HVD_OK;
 }
 

@@ -180,11 +180,13 @@ static void explain_failed(const struct pending *p, hvd_error *err) {
         failed[i] = why && (why == HVD_NO_MEMORY) == short_of_memory;
     }
     if (failed) ranks_text(failed, true, p->size, p->job_ranks, ranks, sizeof ranks);
+    const char *memory = p->request.codec.kind
+                             ? "no memory to encode the tensor; start fewer processes on that "
+                               "host, or do not compress the tensor"
+                             : "no memory for its splits; start fewer processes on that host";
     error_set(err, short_of_memory ? HVD_NO_MEMORY : HVD_FAILED, "tensor '%s': no data from %s: %s",
               p->request.name, ranks,
-              short_of_memory ? "no memory to encode the tensor; start fewer processes on that "
-                                "host, or do not compress the tensor"
-                              : "an operator failed there; see the operator's error");
+              short_of_memory ? memory : "an operator failed there; see the operator's error");
     for (int i = 0; failed && i < p->size; i++)
         if (failed[i]) error_blame(err, job_rank(p->job_ranks, i));
     free(failed);

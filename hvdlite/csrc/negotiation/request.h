@@ -21,7 +21,7 @@ struct request {
     /* digest of the optimizer states loaded before this step; 0: none; below 0: this rank has also
      * changed the optimizer's parameters */
     int32_t states;
-    /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory to encode the data. Other
+    /* HVD_OK: this rank has data. HVD_NO_MEMORY: no memory to encode the data, or for splits. Other
      * codes: this rank has no data for another reason. */
     int32_t failed;
     int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
