@@ -56,7 +56,7 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank
 }
 
 /* Moves the cursor from offset *at of the round to offset `to`. */
-static void go_on(const struct pass *p, struct cursor *c, size_t *at, size_t to) {
+static void advance_to(const struct pass *p, struct cursor *c, size_t *at, size_t to) {
     skip(p, c, to - *at);
     *at = to;
 }
@@ -74,11 +74,11 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
         struct coll_range mine = coll_overlap(work, before, coll_length(chunk));
         before += coll_length(chunk);
         if (!coll_length(mine)) continue;
-        go_on(p, c, &at, chunk.begin + mine.begin);
+        advance_to(p, c, &at, chunk.begin + mine.begin);
         pass(p, c, slot + at, coll_length(mine));
         at += coll_length(mine);
     }
-    go_on(p, c, &at, bytes);
+    advance_to(p, c, &at, bytes);
 }
 
 /* Adds the blocks at one offset of the sum of the teams before this one and of this team's slots,
@@ -185,10 +185,10 @@ static void on_own(const struct pass *p, size_t k, struct cursor *c, int part, i
                    own_chunk *take) {
     struct coll_range work = coll_part_of(chunk_of(p, k, p->w->self), part, parts);
     size_t at = 0;
-    go_on(p, c, &at, work.begin);
+    advance_to(p, c, &at, work.begin);
     take(p, c, p->w->rounds + k, at, coll_length(work));
     at += coll_length(work);
-    go_on(p, c, &at, round_bytes(p, k));
+    advance_to(p, c, &at, round_bytes(p, k));
 }
 
 static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {

@@ -117,7 +117,7 @@ static void give_up(const hvd_error *cause) {
     context_leave();
 }
 
-int context_open(struct reach *reach, hvd_error *err) {
+int context_open(struct bootstrap *bootstrap, hvd_error *err) {
     write_lock();
     int code =
         process.current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
@@ -125,7 +125,7 @@ int context_open(struct reach *reach, hvd_error *err) {
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = fork_watch(in_child, err); /* registering it again is harmless */
     if (!code) c->job.config.give_up = give_up;
-    if (!code) code = job_open(&c->job, reach, err);
+    if (!code) code = job_open(&c->job, bootstrap, err);
     if (!code) {
         process.current = c;
     } else if (c) {

@@ -23,7 +23,7 @@ int context_why_failed(hvd_error *err);
 
 /* ---- call these outside of enter and leave: they wait until all callers have left ---- */
 /* Opens the job. Collective. */
-int context_open(struct reach *reach, hvd_error *err);
+int context_open(struct bootstrap *bootstrap, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);

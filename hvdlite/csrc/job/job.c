@@ -97,24 +97,25 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
 }
 
 /* Opens the group's transport. job_ranks NULL: the group has all ranks of the job. */
-static int open_transport(const struct job *j, struct group *g, struct reach *reach,
+static int open_transport(const struct job *j, struct group *g, struct bootstrap *bootstrap,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
     struct transport_config config = {o->window, o->nudge, o->data_timeout};
-    transport_mpi_opener *open_by_mpi = (transport_mpi_opener *)reach->mpi.open;
-    if (open_by_mpi) return open_by_mpi(&g->transport, reach->mpi.comm, job_ranks, &config, err);
+    transport_mpi_opener *open_by_mpi = (transport_mpi_opener *)bootstrap->mpi.open;
+    if (open_by_mpi)
+        return open_by_mpi(&g->transport, bootstrap->mpi.comm, job_ranks, &config, err);
     if (job_ranks)
-        return transport_tcp_open_among(&g->transport, j->world, job_ranks, reach->size,
-                                        reach->number, &config, err);
-    reach->taken = true;
-    return transport_tcp_open(&g->transport, &reach->sockets, &config, err);
+        return transport_tcp_open_among(&g->transport, j->world, job_ranks, bootstrap->size,
+                                        bootstrap->number, &config, err);
+    bootstrap->taken = true;
+    return transport_tcp_open(&g->transport, &bootstrap->sockets, &config, err);
 }
 
-int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
+int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
                    struct group **out, hvd_error *err) {
     struct group *g = group_new(err);
     if (!g) return err->code;
-    int code = open_transport(j, g, reach, job_ranks, err);
+    int code = open_transport(j, g, bootstrap, job_ranks, err);
     if (!code) code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
@@ -249,9 +250,9 @@ static void open_helpers(struct job *j, const struct transport *t) {
 
 /* Opens the transport even if reading the environment failed on this rank (`code`, *err), because
  * all ranks learn of the failure through the transport. */
-static int open_world(struct job *j, struct group *world, struct reach *reach, int code,
+static int open_world(struct job *j, struct group *world, struct bootstrap *bootstrap, int code,
                       hvd_error *err) {
-    HVD_TRY(open_transport(j, world, reach, NULL, err));
+    HVD_TRY(open_transport(j, world, bootstrap, NULL, err));
     j->world = world->transport;
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
@@ -275,7 +276,7 @@ static void open_flight(struct job *j) {
     j->config.stats = &j->flight->memory->stats;
 }
 
-int job_open(struct job *j, struct reach *reach, hvd_error *err) {
+int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     *j = (struct job){.config = {.options = OPTIONS_DEFAULT, .give_up = j->config.give_up}};
     int id, code = options_read(&j->config.options, err);
     timeline_init(&j->timeline);
@@ -284,7 +285,7 @@ int job_open(struct job *j, struct reach *reach, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    code = open_world(j, world, reach, code, err);
+    code = open_world(j, world, bootstrap, code, err);
     if (!code) code = job_add(j, world, &id, err);
     if (code) group_close(world);
     return code;

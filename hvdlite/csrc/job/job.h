@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 /* What the ranks of a job or group need to connect to each other. */
-struct reach {
+struct bootstrap {
     hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
     hvd_sockets sockets; /* used by a job over sockets */
     bool taken;          /* true: the transport owns the sockets now */
@@ -44,7 +44,7 @@ struct job {
 
 /* Collective. Reads the environment into j->config, except for give_up, which the caller sets
  * before. job_close accepts a zeroed job. */
-int job_open(struct job *j, struct reach *reach, hvd_error *err);
+int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err);
 void job_close(struct job *j);
 
 /* Starts this rank's timeline file. {rank} in `path` becomes the rank; without {rank} only rank 0
@@ -56,7 +56,7 @@ struct group *job_group(const struct job *j, int id);
 
 /* job_make_group makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add
  * then adds the group to the job and returns its id. */
-int job_make_group(const struct job *j, struct reach *reach, const int *job_ranks,
+int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
 /* removes a group and returns it; the caller owns it. NULL: no such group */

@@ -4,20 +4,20 @@
 #include "transport/net.h"
 
 int hvd_init(const hvd_by_mpi *mpi, hvd_error *err) {
-    return context_open(&(struct reach){.mpi = *mpi}, err);
+    return context_open(&(struct bootstrap){.mpi = *mpi}, err);
 }
 
 int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
-    struct reach reach = {.sockets = *s};
+    struct bootstrap bootstrap = {.sockets = *s};
     int code =
         s->size > 0 && s->rank >= 0 && s->rank < s->size
-            ? context_open(&reach, err)
+            ? context_open(&bootstrap, err)
             : error_set(
                   err, HVD_INVALID,
                   "rank %d of %d ranks: expected a rank from 0 to the number of ranks minus 1",
                   s->rank, s->size);
-    if (!reach.taken) net_close_files(s->rank, s->size, s->data);
-    if (!reach.taken) net_close_files(s->rank, s->size, s->messages);
+    if (!bootstrap.taken) net_close_files(s->rank, s->size, s->data);
+    if (!bootstrap.taken) net_close_files(s->rank, s->size, s->messages);
     return code;
 }
 
@@ -47,11 +47,11 @@ void hvd_lose_host(const char *host) {
 
 /* Holds the job instead of entering the context, so that a caller that waits here does not block
  * other callers. */
-static int open_group(struct reach *reach, const int *ranks, int *group, hvd_error *err) {
+static int open_group(struct bootstrap *bootstrap, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
     HVD_TRY(context_hold(&job, err));
-    int code = job_make_group(job, reach, ranks, &g, err);
+    int code = job_make_group(job, bootstrap, ranks, &g, err);
     if (!code) code = context_add_group(job, g, group, err);
     if (code) group_close(g);
     context_release(job);
@@ -59,11 +59,11 @@ static int open_group(struct reach *reach, const int *ranks, int *group, hvd_err
 }
 
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err) {
-    return open_group(&(struct reach){.mpi = *mpi}, ranks, group, err);
+    return open_group(&(struct bootstrap){.mpi = *mpi}, ranks, group, err);
 }
 
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err) {
-    return open_group(&(struct reach){.size = size, .number = number}, ranks, group, err);
+    return open_group(&(struct bootstrap){.size = size, .number = number}, ranks, group, err);
 }
 
 void hvd_leave(int group, const char *reason) {
