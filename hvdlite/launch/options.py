@@ -44,152 +44,84 @@ class Option(NamedTuple):
         return self.dest or long[2:].replace("-", "_")
 
 
-# The options, by the headings of --help. fmt: off
+# The options, by the headings of --help.
+# fmt: off
 OPTIONS = {
     None: (
-        Option(
-            "--as-horovod",
-            "in the ranks, let `import horovod` find hvdlite",
-            variable="HVDLITE_AS_HOROVOD",
-            constant="1",
-        ),
-        Option(
-            "--as-gloo",
-            "in the ranks, let hvdlite replace PyTorch's backend gloo",
-            variable="HVDLITE_AS_GLOO",
-            constant="1",
-        ),
-        Option(
-            "-n -np --np --num-proc --num-workers",
-            "number of ranks (default: the slots of all hosts; without -H, by this host's cores)",
-            int,
-            dest="ranks",
-        ),
-        Option(
-            "--nproc-per-node --nproc_per_node",
-            "number of ranks on each host, as in torchrun",
-            int,
-            dest="ranks_per_host",
-        ),
+        Option("--as-horovod", "in the ranks, let `import horovod` find hvdlite",
+               variable="HVDLITE_AS_HOROVOD", constant="1"),
+        Option("--as-gloo", "in the ranks, let hvdlite replace PyTorch's backend gloo",
+               variable="HVDLITE_AS_GLOO", constant="1"),
+        Option("-n -np --np --num-proc --num-workers",
+               "number of ranks (default: the slots of all hosts; without -H, by this host's "
+               "cores)", int, dest="ranks"),
+        Option("--nproc-per-node --nproc_per_node", "number of ranks on each host, as in torchrun",
+               int, dest="ranks_per_host"),
         Option("--nnodes", "fail unless -H names this number of hosts", int),
         Option("-m --module", "the command is a Python module and its arguments"),
-        Option(
-            "--env -x", "set a variable in every rank (default: your value)", list, "NAME[=VALUE]"
-        ),
-        Option(
-            "--start-timeout",
-            "fail if a rank has not started in this time (default: 30)",
-            float,
-            "SECONDS",
-            default=30,
-        ),
-        Option(
-            "--host-timeout",
-            "treat a host as lost after this silence (default: 60; 120 without MPI)",
-            float,
-            "SECONDS",
-        ),
+        Option("--env -x", "set a variable in every rank (default: your value)", list,
+               "NAME[=VALUE]"),
+        Option("--start-timeout", "fail if a rank has not started in this time (default: 30)",
+               float, "SECONDS", default=30),
+        Option("--host-timeout",
+               "treat a host as lost after this silence (default: 60; 120 without MPI)", float,
+               "SECONDS"),
         Option("--restarts", "restart a failed job at most N times (default: 0)", int, default=0),
-        Option(
-            "--sync-dst-dir", "copy the current folder to DIR on all hosts, with rsync", str, "DIR"
-        ),
+        Option("--sync-dst-dir", "copy the current folder to DIR on all hosts, with rsync", str,
+               "DIR"),
         Option("-H --hosts", "a host file, or server1:4,server2:4", str, "HOSTS"),
         Option("-hostfile --hostfile --host-file", "a host file", str, "FILE"),
         Option("-p --ssh-port", "the port of sshd on the hosts", int, "PORT"),
         Option("-i --ssh-identity-file", "a file with ssh's private key", str, "FILE"),
-        Option(
-            "--network-interfaces --network-interface",
-            "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16",
-            str,
-            "NAMES",
-            "interfaces",
-        ),
-        Option(
-            "--transport",
-            "tcp: use neither MPI nor mpirun (launchers local, ssh, slurm)",
-            str,
-            choices=("mpi", "tcp"),
-            variable="HVDLITE_TRANSPORT",
-        ),
-        Option(
-            "--output-filename",
-            "write each rank's output to files in this folder, not to the screen",
-            str,
-            "DIR",
-            "output_dir",
-        ),
-        Option(
-            "--prefix-output-with-timestamp",
-            "also print the time before each line of a rank",
-            dest="timestamps",
-        ),
+        Option("--network-interfaces --network-interface",
+               "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16", str, "NAMES",
+               "interfaces"),
+        Option("--transport", "tcp: use neither MPI nor mpirun (launchers local, ssh, slurm)", str,
+               choices=("mpi", "tcp"), variable="HVDLITE_TRANSPORT"),
+        Option("--output-filename",
+               "write each rank's output to files in this folder, not to the screen", str, "DIR",
+               "output_dir"),
+        Option("--prefix-output-with-timestamp", "also print the time before each line of a rank",
+               dest="timestamps"),
         Option("--summary", "print at the end why the steps lost time, as hvdlite why does"),
-        Option(
-            "--metrics-port",
-            "serve the ranks' metrics for Prometheus at http://127.0.0.1:PORT/metrics",
-            str,
-            "[ADDRESS:]PORT",
-            "metrics",
-        ),
+        Option("--metrics-port",
+               "serve the ranks' metrics for Prometheus at http://127.0.0.1:PORT/metrics", str,
+               "[ADDRESS:]PORT", "metrics"),
         Option("--verbose", "print the commands that are run"),
         Option("--dry-run", "print the commands, but run none"),
-        Option(
-            "--mpi-args", "more options for mpirun, quoted as one word", str, "ARGS", default=""
-        ),
-        Option(
-            "--binding-args",
-            "options for mpirun that replace defaults such as --bind-to none",
-            str,
-            "ARGS",
-            default="",
-        ),
-        Option(
-            "--no-bind",
-            "let each rank run on all cores (default: on a host with several "
-            "NUMA nodes, each rank runs on its share of one node's cores)",
-            dest="unbound",
-        ),
+        Option("--mpi-args", "more options for mpirun, quoted as one word", str, "ARGS",
+               default=""),
+        Option("--binding-args", "options for mpirun that replace defaults such as --bind-to none",
+               str, "ARGS", default=""),
+        Option("--no-bind",
+               "let each rank run on all cores (default: on a host with several NUMA nodes, each "
+               "rank runs on its share of one node's cores)", dest="unbound"),
         Option("--check", "print each host's versions, cores and networks; check a sum of ranks"),
         Option("--json", "with --check, print JSON"),
         Option("-cb --check-build", "print what this installation supports"),
         Option("-v --version", "print hvdlite's version"),
     ),
     "elastic training": (
-        Option(
-            "--elastic",
-            "when a rank dies, the other ranks train on, and a new rank replaces it "
-            "(implies --transport tcp)",
-        ),
+        Option("--elastic",
+               "when a rank dies, the other ranks train on, and a new rank replaces it (implies "
+               "--transport tcp)"),
         Option("--min-np --min-num-proc", "end the job if fewer ranks remain (default: 1)", int),
-        Option(
-            "--max-np --max-num-proc", "maximum number of ranks, with new ranks (default: -n)", int
-        ),
-        Option(
-            "--reset-limit",
-            "end an elastic job if ranks have died more than N times",
-            int,
-            variable=RESETS,
-        ),
+        Option("--max-np --max-num-proc", "maximum number of ranks, with new ranks (default: -n)",
+               int),
+        Option("--reset-limit", "end an elastic job if ranks have died more than N times", int,
+               variable=RESETS),
     ),
     "MXNet's parameter server": (
-        Option(
-            "--mode",
-            "mpi: ranks sum gradients; ps: servers do (default: ps if -s is given, else mpi)",
-            str,
-            choices=("mpi", "ps"),
-        ),
-        Option(
-            "-s --num-servers",
-            "number of servers, in addition to the -n ranks, which are the workers "
-            "(default: 0 in mode mpi, as many as workers in mode ps)",
-            int,
-            dest="servers",
-        ),
+        Option("--mode",
+               "mpi: ranks sum gradients; ps: servers do (default: ps if -s is given, else mpi)",
+               str, choices=("mpi", "ps")),
+        Option("-s --num-servers",
+               "number of servers, in addition to the -n ranks, which are the workers (default: 0 "
+               "in mode mpi, as many as workers in mode ps)", int, dest="servers"),
         Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
         Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
-        Option(
-            "--p3", "use a priority-based transport", variable="DMLC_PS_VAN_TYPE", constant="p3"
-        ),
+        Option("--p3", "use a priority-based transport", variable="DMLC_PS_VAN_TYPE",
+               constant="p3"),
     ),
     "batch systems": (
         Option("--batch", "submit the job and do not wait for its end (slurm, sge)"),
@@ -199,55 +131,23 @@ OPTIONS = {
         Option("--image", "container image for k8s", str, "NAME"),
     ),
     "tuning, as in horovodrun": (
-        Option(
-            "--fusion-threshold-mb",
-            "the largest batch of fused tensors, in MiB",
-            float,
-            variable="HVDLITE_FUSION_THRESHOLD",
-            factor=1 << 20,
-        ),
-        Option(
-            "--cache-capacity",
-            "number of tensors whose negotiation the ranks cache",
-            int,
-            variable="HVDLITE_CACHE_CAPACITY",
-        ),
-        Option(
-            "--disable-cache",
-            "the same as --cache-capacity 0",
-            variable="HVDLITE_CACHE_CAPACITY",
-            constant="0",
-        ),
-        Option(
-            "--timeline-filename",
-            "write a timeline of all operations to this file",
-            str,
-            variable="HVDLITE_TIMELINE",
-        ),
-        Option(
-            "--stall-check-warning-time-seconds",
-            "report a tensor that has waited for N seconds, and the ranks that it waits for",
-            float,
-            variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
-        ),
-        Option(
-            "--stall-check-shutdown-time-seconds",
-            "fail a tensor that has waited for N seconds",
-            float,
-            variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
-        ),
-        Option(
-            "--no-stall-check",
-            "never report tensors that wait",
-            variable="HVDLITE_STALL_CHECK_TIME_SECONDS",
-            constant="0",
-        ),
-        Option(
-            "--log-level",
-            "trace, debug, info, warning, error or fatal",
-            str,
-            variable="HVDLITE_LOG_LEVEL",
-        ),
+        Option("--fusion-threshold-mb", "the largest batch of fused tensors, in MiB", float,
+               variable="HVDLITE_FUSION_THRESHOLD", factor=1 << 20),
+        Option("--cache-capacity", "number of tensors whose negotiation the ranks cache", int,
+               variable="HVDLITE_CACHE_CAPACITY"),
+        Option("--disable-cache", "the same as --cache-capacity 0",
+               variable="HVDLITE_CACHE_CAPACITY", constant="0"),
+        Option("--timeline-filename", "write a timeline of all operations to this file", str,
+               variable="HVDLITE_TIMELINE"),
+        Option("--stall-check-warning-time-seconds",
+               "report a tensor that has waited for N seconds, and the ranks that it waits for",
+               float, variable="HVDLITE_STALL_CHECK_TIME_SECONDS"),
+        Option("--stall-check-shutdown-time-seconds", "fail a tensor that has waited for N seconds",
+               float, variable="HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"),
+        Option("--no-stall-check", "never report tensors that wait",
+               variable="HVDLITE_STALL_CHECK_TIME_SECONDS", constant="0"),
+        Option("--log-level", "trace, debug, info, warning, error or fatal", str,
+               variable="HVDLITE_LOG_LEVEL"),
     ),
 }
 # fmt: on
