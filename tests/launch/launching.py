@@ -127,25 +127,16 @@ def family(pid):
 
 def listening(pids):
     """Return the local addresses, as in /proc, of listening TCP and unconnected UDP sockets."""
-    return {address for address, _ in _sockets(pids)}
-
-
-def listeners(pids):
-    """Return the ports at which these processes listen for TCP over IPv4."""
-    return {int(port, 16) for _, port in _sockets(pids, ["tcp"])}
-
-
-def _sockets(pids, tables=("tcp", "tcp6", "udp", "udp6")):
     inodes = set()
     for pid in pids:
         for path in Path(f"/proc/{pid}/fd").glob("*"):
             with contextlib.suppress(OSError):
                 inodes.add(os.readlink(path))
     found = set()
-    for table in tables:
+    for table in ("tcp", "tcp6", "udp", "udp6"):
         state = "0A" if table.startswith("tcp") else "07"
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == state and f"socket:[{words[9]}]" in inodes:
-                found.add(tuple(words[1].split(":")))
+                found.add(words[1].split(":")[0])
     return found
