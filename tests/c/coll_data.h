@@ -66,6 +66,20 @@ static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsign
     memcpy(tile, m->bytes, PERIOD * dtype_size(c->dtype));
 }
 
+/* The arguments of an allreduce of these tensors without scales. An average also needs `final`. */
+static inline struct coll_args allreduce_of(const struct coll_tensor *tensors, size_t ntensors,
+                                            hvd_dtype dtype, hvd_op op, struct scratch *scratch) {
+    struct coll_args args = {.kind = HVD_ALLREDUCE,
+                             .tensors = tensors,
+                             .ntensors = ntensors,
+                             .reduce = reduce_kernels(dtype, op),
+                             .prescale = 1,
+                             .final = {1, 1},
+                             .scratch = scratch};
+    for (size_t i = 0; i < ntensors; i++) args.bytes += tensors[i].bytes;
+    return args;
+}
+
 static inline void fill(unsigned char *data, size_t bytes, const unsigned char *tile,
                         size_t period) {
     for (size_t at = 0; at < bytes; at += period)

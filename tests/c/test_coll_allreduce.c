@@ -17,16 +17,11 @@ static void apart_case(struct coll_rank *self, size_t n) {
     const struct comm *comm = rank_comm(self->ranks, self->rank);
     struct coll_tensor tensor = {
         .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};
-    struct coll_args args = {
-        .kind = HVD_ALLREDUCE, .bytes = bytes, .tensors = &tensor, .ntensors = 1};
+    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT32, HVD_SUM, &self->scratch);
     fill_tile(&c, (int)p, self->rank, input);
     fill_tile(&c, (int)p, -1, sum);
     fill(in.data, bytes, input, sizeof input);
     memset(out.data, 0, bytes);
-    args.scratch = &self->scratch;
-    args.reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM);
-    args.prescale = 1;
-    args.final = (struct reduce_final){1, 1};
     OK(coll_window_allreduce(comm, &args, ERR));
     CHECK(filled(out.data, bytes, sum, sizeof sum));
     CHECK(filled(in.data, bytes, input, sizeof input));

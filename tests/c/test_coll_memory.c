@@ -101,17 +101,10 @@ static void late_main(struct ranks *ranks, int rank, void *arg) {
         memory[i] = (char *)late->data[t->layout.host.ranks[i]];
     OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
     struct coll_tensor tensor = {.in = own, .out = own, .bytes = sizeof late->data[rank]};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .data = own,
-                             .bytes = tensor.bytes,
-                             .tensors = &tensor,
-                             .ntensors = 1,
-                             .memory = memory,
-                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
-                             .prescale = 1,
-                             .final = {1, 1},
-                             .scratch = &scratch,
-                             .outer = &outer};
+    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT32, HVD_SUM, &scratch);
+    args.data = own;
+    args.memory = memory;
+    args.outer = &outer;
     CHECK(coll_choose(&t->all, &args)->in_tensors);
     if (rank == 0) t->patience.meanwhile = note_the_wait;
     t->patience.arg = late;

@@ -36,14 +36,8 @@ static void sum(const struct comm *comm, const struct teams_case *c, coll_functi
     struct coll_tensor tensors[] = {{.in = out, .out = out, .bytes = front},
                                     {.in = in, .out = out + front, .bytes = bytes - front}};
     OWN(scratch_free) struct scratch scratch = {0};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = bytes,
-                             .tensors = tensors,
-                             .ntensors = 2,
-                             .reduce = reduce_kernels((hvd_dtype)c->dtype, (hvd_op)c->op),
-                             .prescale = 1,
-                             .final = {0.5, c->op == HVD_AVERAGE ? comm->size : 1},
-                             .scratch = &scratch};
+    struct coll_args args = allreduce_of(tensors, 2, (hvd_dtype)c->dtype, (hvd_op)c->op, &scratch);
+    args.final = (struct reduce_final){0.5, c->op == HVD_AVERAGE ? comm->size : 1};
     fill_random(c, out, comm->rank);
     memcpy(in, out + front, bytes - front);
     if (comm->rank == c->late) clock_nap(1e-3);
@@ -94,14 +88,7 @@ static void fail_without(struct ranks *ranks, int rank, void *absent) {
     if (rank == *(int *)absent) return;
     char *data = calloc(c.values, sizeof(float));
     struct coll_tensor tensor = {.in = data, .out = data, .bytes = c.values * sizeof(float)};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = tensor.bytes,
-                             .tensors = &tensor,
-                             .ntensors = 1,
-                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
-                             .prescale = 1,
-                             .final = {1, 1},
-                             .scratch = &scratch};
+    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT32, HVD_SUM, &scratch);
     comm->window->team = c.team;
     comm->transport->patience.timeout = 1e-2;
     CHECK_INT(coll_window_teams(comm, &args, ERR), HVD_TRANSPORT);
@@ -124,14 +111,7 @@ static void choose(struct ranks *ranks, int rank, void *wanted) {
     double most = team;
     struct coll_tensor tensor = {.in = (char *)&most, .out = (char *)&most, .bytes = sizeof most};
     OWN(scratch_free) struct scratch scratch = {0};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = sizeof most,
-                             .tensors = &tensor,
-                             .ntensors = 1,
-                             .reduce = reduce_kernels(HVD_FLOAT64, HVD_MAX),
-                             .prescale = 1,
-                             .final = {1, 1},
-                             .scratch = &scratch};
+    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT64, HVD_MAX, &scratch);
     OK(coll_window_allreduce(comm, &args, ERR));
     CHECK_INT(team, (int)most);
 }

@@ -113,14 +113,8 @@ static void add_all(struct ranks *ranks, int rank, void *arg) {
         {.in = data, .out = data, .bytes = front},
         {.in = data + front, .out = data + front, .bytes = bytes - front}};
     OWN(scratch_free) struct scratch scratch = {0};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = bytes,
-                             .tensors = tensors,
-                             .ntensors = 2,
-                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_AVERAGE),
-                             .prescale = 1,
-                             .final = {1, comm->size},
-                             .scratch = &scratch};
+    struct coll_args args = allreduce_of(tensors, 2, HVD_FLOAT32, HVD_AVERAGE, &scratch);
+    args.final.divisor = comm->size;
     comm->transport->helpers = helpers_new(bits->threads, 30e-6, LEAST);
     for (int again = 0; again < 3; again++) {
         fill_values(values, rank);
@@ -153,13 +147,7 @@ static void fail_alone(struct ranks *ranks, int rank, void *arg) {
     static float values[LARGE / sizeof(float)];
     char *data = (char *)values;
     struct coll_tensor tensor = {.in = data, .out = data, .bytes = sizeof values};
-    struct coll_args args = {.kind = HVD_ALLREDUCE,
-                             .bytes = sizeof values,
-                             .tensors = &tensor,
-                             .ntensors = 1,
-                             .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM),
-                             .prescale = 1,
-                             .final = {1, 1}};
+    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT32, HVD_SUM, NULL);
     if (rank == 1) return;
     comm->transport->patience.timeout = 1e-3;
     comm->transport->helpers = helpers_new(3, 30e-6, LEAST);
