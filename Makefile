@@ -5,7 +5,7 @@
 #   make test      runs make install, make test-c and pytest      (ARGS=...)
 #   make test-frameworks   tests PyTorch, Keras, TensorFlow, JAX, XGBoost and LightGBM, and runs
 #                  their examples, in the environment .venv-frameworks   (ARGS=...)
-#   make test-long   like make test, and also runs all of tests/parallel on 4 ranks
+#   make test-long   like make test, but runs all of tests/parallel on 1, 2, 3 and 4 ranks
 #   make test-c    tests the C core, plain and under sanitizers, without Python, MPI and MXNet
 #   make test-aarch64   tests the C core for 64-bit ARM in an emulator; needs Debian's
 #                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
@@ -80,8 +80,8 @@ $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
 mnist: install
 	mpirun -n $(RANKS) $(BIN)/python examples/mnist.py $(ARGS)
 
-# Three tests run at a time, because many of them wait. tests/conftest.py groups the exceptions.
-PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
+# Four tests run at a time, because many of them wait. tests/conftest.py groups the exceptions.
+PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
 
 test: install test-c
 	$(PYTEST) $(ARGS)
@@ -96,7 +96,7 @@ FRAMEWORKS_DEPS := $(FRAMEWORKS)/.deps-$(MPI)
 FRAMEWORKS_PIP  := $(FRAMEWORKS)/bin/pip install --quiet --disable-pip-version-check --no-compile
 
 test-frameworks: install $(FRAMEWORKS_DEPS)
-	$(FRAMEWORKS)/bin/pytest -n 2 --dist loadgroup tests/frameworks $(ARGS)
+	$(FRAMEWORKS)/bin/pytest -n 3 --dist loadgroup tests/frameworks $(ARGS)
 
 # Two steps: first the packages, which .ci/run installs while other tests run; then hvdlite.
 FRAMEWORKS_PACKAGES := $(FRAMEWORKS)/.packages-$(MPI)

@@ -12,7 +12,7 @@ LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
 if LEAN not in (PATH or ""):  # tests/lean makes imports faster in processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, PATH]))
 
-# With ``pytest -n 3``, as in ``make test``, tests of a group run one after the other, because they
+# With ``pytest -n 4``, as in ``make test``, tests of a group run one after the other, because they
 # share emulated hosts or a module's fixture, or because they need all cores or most memory.
 GROUPS = {
     "hosts": (

@@ -24,15 +24,19 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     return mpirun(workers, "-c", code, options=options, launcher=LAUNCHER, **more)
 
 
+INITS_FIRST = "import hvdlite; hvdlite.init(); import mxnet as mx"  # a server stays in init()
+NUMBERED = ("--numbered", "--servers=2")
+
+
 @pytest.mark.parametrize(
-    "imports",
+    "imports, options",
     [
-        pytest.param("import mxnet as mx, hvdlite", marks=mxnet_alone),
-        "import hvdlite, mxnet as mx",
-        "import hvdlite; hvdlite.init(); import mxnet as mx",  # a server process stays in init()
+        pytest.param("import mxnet as mx, hvdlite", (), marks=mxnet_alone),
+        ("import hvdlite, mxnet as mx", NUMBERED),
+        (INITS_FIRST, ()),
+        (INITS_FIRST, NUMBERED),
     ],
 )
-@pytest.mark.parametrize("options", [(), ("--numbered", "--servers=2")])
 def test_workers_form_one_job_and_servers_end_with_the_job(imports, options):
     """Otherwise each worker would train alone, and the servers would wait forever."""
     workers = 2 + len(options) // 2

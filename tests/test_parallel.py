@@ -1,7 +1,7 @@
 """Run tests/contract and tests/parallel in MPI jobs of 1 to 4 ranks.
 
-All tests run on 1 and 2 ranks, some on 3 and 4 ranks and with other settings. With
-HVDLITE_TEST_LONG=1, as in ``make test-long``, all tests also run on 3 and 4 ranks.
+All tests run on 1 rank and on 2 or 3 ranks, some on 4 ranks and with other settings. With
+HVDLITE_TEST_LONG=1, as in ``make test-long``, all tests run on 1, 2, 3 and 4 ranks.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from typing import Dict, Optional
 
 import pytest
-from jobs import assert_passed, mpirun
+from jobs import ROOT, assert_passed, mpirun
 from places import free_port
 
 
@@ -34,8 +34,7 @@ SHORT = [
 ]
 
 # Tests whose results depend on the number of ranks: tests of algorithms, of process sets, and of
-# averages, because a division by 3 rounds. The other tests are about arrays and stores of one rank,
-# so 1 and 2 ranks suffice.
+# averages, because a division by 3 rounds.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "numpy",
     "objects", "optimizer", "order", "process_sets",
@@ -48,6 +47,11 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
     "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_stripes",
     "sharded_weights",
 )]  # fmt: skip
+
+# Tests of what 2 ranks do differently from 3, and the tests that no job of 3 ranks runs: tests of
+# arrays and stores of one rank.
+EVERY = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "parallel").glob("test_*.py")}
+ON_TWO = [*ON_FOUR, f"{CONTRACT}/test_guards.py", *sorted(EVERY - {*ON_SEVERAL})]
 
 # Tests that also run with messages instead of shared memory, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
@@ -86,7 +90,7 @@ def test_contract_and_parallel_tests_pass_on_one_rank():
 
 
 def test_contract_and_parallel_tests_pass_on_two_ranks():
-    passed(2, ({}, ALL), (NO_WINDOW, CODECS))
+    passed(2, ({}, ALL if LONG else ON_TWO), (NO_WINDOW, CODECS), env=NUMPY_ALONE)
 
 
 def test_contract_and_parallel_tests_pass_on_three_ranks():

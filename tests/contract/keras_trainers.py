@@ -15,7 +15,7 @@ class KerasOptimizer(Trainer):
     hvd = hvd
     codecs = ("own", "fp16")
     skips_layers = thaws = False
-    sums_passes = True
+    sums_passes = graphs = True
     loss_scale = False
     errors = (Exception,)  # each backend raises its own errors
 

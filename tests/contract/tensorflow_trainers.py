@@ -64,12 +64,12 @@ class Tape(OfTensorFlow):
 
 @trainer
 class TracedTape(Tape):
-    traced = True
+    traced = graphs = True
 
 
 @trainer
 class Session(OfTensorFlow):
-    thaws = False
+    thaws, graphs = False, True
 
     def __init__(self, weights, **options) -> None:
         self.graph = tf.Graph()

@@ -36,7 +36,7 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     """All ranks get the error even if their caches already know the tensor."""
     verb, first, second, options, others, what, ours, theirs = DISAGREE[case]
     arrays = [np.ones((3,), x) if isinstance(x, str) else ONES[x] for x in (first, second)]
-    for _ in range(1 if lib.graphs else 3):
+    for _ in range(0 if lib.graphs else 3):
         lib.call(verb, arrays[0], name="w", **options)
     with pytest.raises((hvd.HvdliteError, *lib.errors)) as caught:
         lib.call(verb, arrays[rank > 0], name="w", **(others if rank else options))
@@ -83,6 +83,8 @@ def test_a_wrong_call_is_refused(lib, number, size):
     text, verb, array, options = REFUSED[number]
     if not np.shape(array) and not lib.has_0d:
         pytest.skip("has no 0-d arrays")
+    if lib.graphs and number % 5:
+        pytest.skip("Eager tests the other calls")
     if lib.compiles and (text.endswith("0-d") or "splits" in options):
         text = None  # TensorFlow may raise its own error first
     with pytest.raises((ValueError, TypeError, *lib.errors), match=text):

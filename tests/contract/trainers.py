@@ -44,7 +44,8 @@ class Trainer:
     one_error = True  # True: if several weights differ, all ranks raise the same error
     names_of_both: tuple = ("(6, 9)", "(6, 8)")
     numbered = True  # True: names of tensors count the trainers of a process
-    rows: tuple = (4, 2, 7)  # rows of each step's batch
+    rows: tuple = (4, 2, 7)  # rows of the batches in a test of several batch sizes
+    graphs = False  # True: each trainer needs a new graph, which is slow, so there are fewer cases
     errors: tuple = (hvdlite.HvdliteError,)
 
     @classmethod

@@ -23,10 +23,11 @@ class Example(NamedTuple):
 EXAMPLES = {
     "pytorch_mnist": Example(
         "torch", r"^[\d,]+ images/s, accuracy (\S+), \S+ s, ranks: (\d+)$", 0.9, 0,
-        ("--epochs", "15"), ("--epochs", "2"),
+        ("--epochs", "10"), ("--epochs", "2"),
     ),
     "keras_mnist": Example(
-        "keras", r"^\w+: [\d,]+ images/s, accuracy (\S+), ranks: (\d+)$", 0.92, 0.92
+        "keras", r"^\w+: [\d,]+ images/s, accuracy (\S+), ranks: (\d+)$", 0.92, 0.92,
+        ("--epochs", "6"),
     ),
     "xgboost_libsvm": Example(
         "xgboost", r"^30 rounds, accuracy (\S+), \S+ s, ranks: (\d+)$", 0.93, 0.93

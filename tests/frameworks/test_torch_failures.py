@@ -23,7 +23,7 @@ for _ in range(2):
     try:
         hvd.allreduce(torch.ones(3))
     except hvd.HvdliteError as error:
-        print(f"RAISED {hvd.rank()} {error.ranks} {time.monotonic() - begin < 5}", flush=True)
+        print(f"RAISED {hvd.rank()} {error.ranks} {time.monotonic() - begin < 30}", flush=True)
 os._exit(7)
 """
 

@@ -226,7 +226,7 @@ def test_if_ssh_does_not_answer_another_host_gets_the_new_rank():
 def test_the_elastic_example_trains_on_though_a_rank_dies_in_each_epoch():
     pytest.importorskip("sklearn.datasets")
     example = [sys.executable, ROOT / "examples" / "elastic_mnist.py"]
-    done = call("--elastic", "-n", 3, *example, "--epochs", 5, "--kill-each-epoch").passed()
+    done = call("--elastic", "-n", 3, *example, "--epochs", 3, "--kill-each-epoch").passed()
     found = re.search(r"accuracy (\S+), .* s, ranks: \d, died: (\d)", done.out)
     assert found, done.out + done.err
     assert float(found[1]) > 0.9

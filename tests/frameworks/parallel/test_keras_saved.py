@@ -47,8 +47,9 @@ def refused_if(several):
     return pytest.raises(RuntimeError, match=text) if several else contextlib.nullcontext()
 
 
-@pytest.mark.parametrize("batches", [4, 3])
-@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize(
+    "how, batches", [(HOW[0], 4), (HOW[0], 3), (HOW[1], 3), (HOW[2], 4)], ids=str
+)
 def test_a_loaded_model_goes_on_with_steps_of_the_same_size(how, batches, rank, size, tmp_path):
     """With 3 batches, each rank saves the model between two passes of a step."""
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), **how)
