@@ -48,7 +48,7 @@ def _decided_way() -> Tuple[Bootstrap, Membership]:
     """
     assert start.is_decided()
     if start.without_mpi() is None:
-        from hvdlite.bootstrap.mpi_bootstrap import MPIBootstrap, MPIMembership
+        from hvdlite.bootstrap.mpi.bootstrap import MPIBootstrap, MPIMembership
 
         return MPIBootstrap(), MPIMembership()
     from hvdlite.bootstrap.socket_world import SocketBootstrap

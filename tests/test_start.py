@@ -10,7 +10,7 @@ import pytest
 from jobs import MPI_SETTINGS, TESTS, Job, alone, assert_passed, mpirun
 from places import CARRIERS, LIKE_TORCHRUN, on_carrier
 
-from hvdlite.bootstrap import mpi_init_wait
+from hvdlite.bootstrap.mpi import init_wait
 
 every_carrier = pytest.mark.parametrize("carrier", CARRIERS)
 SUM = "print('SUM', hvd.numpy.allreduce(np.ones(2), op=hvd.Sum, name='s')[0], flush=True)\n"
@@ -68,9 +68,9 @@ import os
 yields = "OMPI_MCA_mpi_yield_when_idle"
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import hvdlite as hvd
-from hvdlite.bootstrap import mpi
+from hvdlite.bootstrap.mpi import loading
 hvd.init()
-print("YIELDS", mpi._given.get(yields, "by the user"), os.environ.get(yields))
+print("YIELDS", loading._values_of_user.get(yields, "by the user"), os.environ.get(yields))
 """
 
 
@@ -108,7 +108,7 @@ def test_a_warning_names_a_rank_that_is_late_for_mpi_init():
     ],
 )
 def test_only_one_rank_of_a_host_prints_which_ranks_are_late(own, here, begun, count, words):
-    line = mpi_init_wait.text(own, set(here), set(begun), count)
+    line = init_wait.text(own, set(here), set(begun), count)
     assert line.endswith(words) and bool(line) == bool(words)
 
 
@@ -168,7 +168,7 @@ def test_importing_all_of_hvdlite_in_a_child_starts_no_mpi_and_no_thread(carrier
     for child in children:
         modules = child.pop("modules")
         assert {"hvdlite.numpy", "hvdlite.mxnet.ops", "hvdlite.elastic.loop"} <= set(modules)
-        assert ("hvdlite.bootstrap.mpi" in modules) == (carrier == "mpi")
+        assert ("hvdlite.bootstrap.mpi.loading" in modules) == (carrier == "mpi")
         assert child == {"threads": 0, "begun": False, "initialized": False}
 
 

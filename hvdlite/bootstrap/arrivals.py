@@ -38,7 +38,7 @@ class Arrivals:
     """
 
     def __init__(self, rank: int, size: int, warn: float, limit: float):
-        self.here: Set[int] = {rank}
+        self.arrived: Set[int] = {rank}
         self._rank, self._size = rank, size
         self.began = time.monotonic()
         self._warns = self.began + warn
@@ -59,11 +59,11 @@ class Arrivals:
         if now >= self._warns:
             self._warns = float("inf")
             # of the ranks that know of each other, only the lowest warns
-            if self._rank == min(self.here):
+            if self._rank == min(self.arrived):
                 logger.warning("%s", self._text(waited))
 
     def _missing(self) -> List[int]:
-        return sorted(set(range(self._size)) - self.here)
+        return sorted(set(range(self._size)) - self.arrived)
 
     def _text(self, waited: float) -> str:
         missing = self._missing()

@@ -44,8 +44,8 @@ class Bootstrap(Protocol):
         """Tell ranks that wait in init(), now or soon, that this process ends without calling
         init()."""
 
-    def end_by(self, until: float, code: int, words: str) -> None:
-        """Limit this process's last wait for other ranks: at ``until``, print why, and end."""
+    def end_by(self, until: float, code: int, message: str) -> None:
+        """Limit this process's last wait for other ranks: at ``until``, print a message and end."""
         return
 
     def end_all(self, code: int, patience: float) -> None:

@@ -140,7 +140,7 @@ def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) 
         if not place.rank:
             connections = _receive_all(place, hello, key, wait, informed)
             return Exchange(place, key, joined, patience, connections)
-        wait.here = set(range(1, place.size))
+        wait.arrived = set(range(1, place.size))
         connection, other = reach(place.host, place.ports, hello, key, wait.look)
     except HvdliteError:
         if wait.over:  # report_end() then does not wait for the missing ranks again
@@ -159,7 +159,7 @@ def _receive_all(
     expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
 
     def look() -> None:
-        wait.here.update(rank for _, rank in acceptor.peers)
+        wait.arrived.update(rank for _, rank in acceptor.peers)
         wait.look()
 
     acceptor = Acceptor(_rank0_listener(place), hello, key, expected, look)

@@ -76,7 +76,7 @@ def _fill(
     ports = exchange.allgather(listener.getsockname()[:2])
     later = range(exchange.rank + 1, exchange.size)
     wait = exchange.waiting()
-    wait.here.update(later)
+    wait.arrived.update(later)
     reaches: List[int] = []  # the rank to which this rank connects now
 
     def missing() -> Set[int]:
@@ -99,9 +99,9 @@ def _fill(
         for kind in _kinds(lowest, rank, exchange.rank):
             hello = exchange.hello(kind)
             streams[kind][rank] = reach(host, [port], hello, exchange.key, look)[0].detach()
-        wait.here.add(rank)
+        wait.arrived.add(rank)
     reaches.clear()
-    wait.here -= set(later)
+    wait.arrived -= set(later)
     for (kind, rank), connection in acceptor.wait().items():
         streams[kind][rank] = connection.detach()
     return own

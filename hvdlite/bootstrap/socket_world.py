@@ -61,7 +61,7 @@ def _age() -> float:
 
 def _place() -> places.Place:
     found = start.without_mpi()
-    assert found is not None  # without a place, mpi_bootstrap starts the job over MPI
+    assert found is not None  # without a place, the job starts over MPI
     return found
 
 
@@ -148,7 +148,7 @@ class SocketWorld(World):
     def looking(self) -> Callable[[], None]:
         """Return a function that raises if a rank has ended, for loops that wait for ranks."""
         wait = self._exchange.waiting()
-        wait.here.update(range(self.size))
+        wait.arrived.update(range(self.size))
 
         def look() -> None:
             self._exchange.look()

@@ -207,7 +207,7 @@ def why_not_loaded(without_mpi=False):
     Another process tries to load it, because loading it may initialize MPI.
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
-    module = "hvdlite.core.native" if without_mpi else "hvdlite.bootstrap.mpi"
+    module = "hvdlite.core.native" if without_mpi else "hvdlite.bootstrap.mpi.loading"
     line = [sys.executable, "-c", f"import {module}"]
     done = subprocess.run(line, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     text = done.stderr.decode(errors="replace").strip()

@@ -11,7 +11,7 @@ from jobs import report
 from mpi4py import MPI
 
 import hvdlite as hvd
-from hvdlite.bootstrap.mpi import by_mpi
+from hvdlite.bootstrap.mpi.loading import by_mpi
 from hvdlite.core.native import ffi, lib, new_error
 
 WORLD, leaves = MPI.COMM_WORLD, sys.argv[1] == "leaves"

@@ -81,6 +81,10 @@ def is_bound(node) -> bool:
     return isinstance(node.ctx, (ast.Store, ast.Del))
 
 
+def path(module: Path) -> str:
+    return module.relative_to(PACKAGE).as_posix()
+
+
 def test_modules_keep_mutable_state_only_in_a_module_state():
     def kept(file) -> list:
         code = text_of(file)
@@ -194,36 +198,37 @@ def test_calls_that_create_files_are_found(code, expected):
     assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 
+CALL_MPI = {f"bootstrap/mpi/{name}.py" for name in ("life", "loading", "meeting", "world")}
 # Imports that only the listed modules may use.
 IMPORTERS = {
     # These modules build the libraries with cffi, load one for an MPI, load the core, and look for
     # it.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
-        "_build.py", "mpi_library.py", "native.py", "probe.py"
+        "_build.py", "bootstrap/mpi/library.py", "core/native.py", "machine/probe.py"
     },
-    # mpi.py explains a missing MPI; slurm.py's probe must not import hvdlite.
-    r"from mpi4py import": {"mpi.py", "slurm.py"},
+    # loading.py explains a missing MPI; slurm.py's probe must not import hvdlite.
+    r"from mpi4py import": {"bootstrap/mpi/loading.py", "launch/backends/slurm.py"},
     # asks MPI only if the program has loaded MPI
-    r"modules(?:\.get\(|\[)\"mpi4py\.MPI": {"loaded_mpi.py"},
+    r"modules(?:\.get\(|\[)\"mpi4py\.MPI": {"core/loaded_mpi.py"},
     r"hvdlite\.bootstrap(?:\.| import )mpi\b": {  # all other modules use the World of the job
-        "mpi_bootstrap.py", "__init__.py", "probe.py"
+        "__init__.py", "joined.py", "machine/probe.py", "bootstrap/mpi/bootstrap.py", *CALL_MPI
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern, importers", IMPORTERS.items(), ids=IMPORTERS)
 def test_only_the_listed_modules_import_mpi_and_the_c_library(pattern, importers):
-    assert {m.name for m in MODULES if re.search(pattern, text_of(m))} == importers
+    assert {path(m) for m in MODULES if re.search(pattern, text_of(m))} == importers
 
 
 # names that no other module than mpi4py.MPI has
 OF_MPI = r"(Is_(initialized|finalized)|COMM_(WORLD|SELF)|Init_thread)"
 
 
-def test_only_one_module_calls_mpi():
+def test_only_one_package_calls_mpi():
     """loaded_mpi.py asks the MPI of the program. The probe in slurm.py is a text for a process."""
     users = {
-        module.name
+        path(module)
         for module in MODULES
         for node in ast.walk(parsed(text_of(module)))
         if isinstance(node, ast.Attribute)
@@ -232,11 +237,11 @@ def test_only_one_module_calls_mpi():
             or "MPI" in (getattr(node.value, "id", ""), getattr(node.value, "attr", ""))
         )
     }
-    assert users == {"mpi.py", "loaded_mpi.py"}
+    assert users == {"core/loaded_mpi.py", *CALL_MPI}
 
 
 def test_environment_variables_of_launchers_are_in_one_table():
-    """mpi_init_wait.py is exempt: it runs as a script without the package."""
+    """init_wait.py is exempt: it runs as a script without the package."""
     rows = (*launchers.OF_MPI, launchers.SRUN, launchers.JAX)
     names = {name for row in rows for name in (*row[1:3], *row.run) if name}
     names.update(launchers.TORCHRUN.run)
@@ -246,7 +251,7 @@ def test_environment_variables_of_launchers_are_in_one_table():
         for node in ast.walk(parsed(text_of(module)))
         if isinstance(node, ast.Constant) and node.value in names
     }
-    assert users == {"launchers.py", "mpi_init_wait.py"}
+    assert users == {"launchers.py", "init_wait.py"}
 
 
 # Packages that may import each framework; Keras uses some of the other frameworks as backends.

@@ -2,7 +2,7 @@
 
 MPI_Init holds Python's global lock, so no thread of this process could print. So this module starts
 a shell, which runs this file if MPI_Init takes longer than SECONDS. The shell ends with this
-process. A rank in MPI_Init shows that it is there by a socket whose name contains the rank.
+process. A rank in MPI_Init shows its arrival by a socket whose name contains the rank.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def reporting() -> Iterator[None]:
     """On the first two ranks of a host, print after SECONDS for which ranks the block waits."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
         return
-    with socket.socket(socket.AF_UNIX) as here:
+    with socket.socket(socket.AF_UNIX) as sign:
         with contextlib.suppress(OSError):  # the name can't be bound, so the rank is not reported
-            here.bind(_name(job, rank))
+            sign.bind(_name(job, rank))
         with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
             yield
 
@@ -37,11 +37,11 @@ def told() -> Iterator[None]:
 @contextlib.contextmanager
 def _shell() -> Iterator[None]:
     read, write = os.pipe()
-    words = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
+    command = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
     from_pipe = [(os.POSIX_SPAWN_DUP2, read, 0)]
     pid = 0
     with contextlib.suppress(OSError):  # there is no shell, as in some containers
-        pid = os.posix_spawn("/bin/sh", words, os.environ, file_actions=from_pipe)
+        pid = os.posix_spawn("/bin/sh", command, os.environ, file_actions=from_pipe)
     os.close(read)
     try:
         yield
@@ -56,17 +56,17 @@ def _name(job: str, rank: str) -> str:
     return f"\0hvdlite-{job}-{rank}"
 
 
-def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
+def text(own: str, arrived: Set[str], begun: Set[str], count: int) -> str:
     """Return the line to print; "": another rank or another host prints the line.
 
     :param own: this rank.
-    :param here: the ranks of this host that are in MPI_Init.
+    :param arrived: the ranks of this host that are in MPI_Init.
     :param begun: the ranks of this host whose processes run.
     :param count: how many ranks this host should have.
     """
-    if own != min(here, key=int):
+    if own != min(arrived, key=int):
         return ""
-    late = sorted(begun - here, key=int)
+    late = sorted(begun - arrived, key=int)
     whom = [f"rank {', '.join(late[:8])}{', ...' * (len(late) > 8)}"] if late else []
     whom += [f"{count - len(begun)} ranks that have not started"] if count > len(begun) else []
     if not whom:
@@ -76,10 +76,10 @@ def text(own: str, here: Set[str], begun: Set[str], count: int) -> str:
 
 
 def _entry(process: Path, name: str) -> str:
-    found = re.search(
+    entry = re.search(
         rf"(?:^|\0){name}=([^\0]*)", (process / "environ").read_text(errors="replace")
     )
-    return found[1] if found else ""
+    return entry[1] if entry else ""
 
 
 def main() -> None:
@@ -90,10 +90,11 @@ def main() -> None:
             if _entry(process, JOB) == job:
                 begun.add(_entry(process, RANK))
     sockets = Path("/proc/net/unix").read_text(errors="replace")
-    here = {
+    arrived = {
         rank for rank in begun if re.search(f"@{re.escape(_name(job, rank)[1:])}$", sockets, re.M)
     }
-    line = text(os.environ[RANK], here, begun, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)))
+    count = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
+    line = text(os.environ[RANK], arrived, begun, count)
     print(line, file=sys.stderr, end="\n" * bool(line))
 
 

@@ -3,8 +3,9 @@
 import os
 from typing import Any, Callable
 
-from hvdlite.bootstrap import mpi, singleton_check
+from hvdlite.bootstrap import singleton_check
 from hvdlite.bootstrap.bootstrap import Bootstrap
+from hvdlite.bootstrap.mpi import life, loading, meeting
 from hvdlite.core import start
 from hvdlite.core.agent_protocol import ELASTIC
 from hvdlite.core.membership import Membership
@@ -19,36 +20,37 @@ class MPIBootstrap(Bootstrap):
     transport = "mpi"
 
     def begin(self, comm: Any) -> None:
-        mpi.begin()
-        if mpi.is_alone(comm):
-            singleton_check.refuse_if_one_of_several(f"{mpi.version()} knows of no other process")
+        life.begin()
+        if meeting.is_alone(comm):
+            reason = f"{loading.version()} knows of no other process"
+            singleton_check.refuse_if_one_of_several(reason)
         if os.environ.get(ELASTIC) == "1":
             refuse_elastic()
-        if mpi.size() > 1:
+        if meeting.size() > 1:
             orphan.watch()
 
     def join(
         self, comm: Any, patience: float, members: Membership, enter: Callable[[World], None]
     ) -> None:
-        enter(mpi.meet(comm, patience))
+        enter(meeting.meet(comm, patience))
 
     def before_end(self, leave: Callable[[], None]) -> None:
-        mpi.before_finalize(leave)
+        life.before_finalize(leave)
 
     def has_others(self) -> bool:
-        return mpi.is_running() and mpi.size() > 1
+        return life.is_running() and meeting.size() > 1
 
     def rank(self) -> int:
-        return mpi.rank()
+        return meeting.rank()
 
     def report_end(self) -> None:
-        mpi.report_end()
+        meeting.report_end()
 
-    def end_by(self, until: float, code: int, words: str) -> None:
-        mpi.end_by(until, code, words)
+    def end_by(self, until: float, code: int, message: str) -> None:
+        life.end_by(until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        mpi.abort(code)
+        life.abort(code)
 
 
 class MPIMembership(Membership):
@@ -67,8 +69,8 @@ def refuse_elastic() -> None:
     When a rank dies, MPI ends the others. A process without a launcher is the only rank, and may
     use elastic training.
     """
-    if start.is_by_mpi() or mpi.size() > 1:
+    if start.is_by_mpi() or meeting.size() > 1:
         raise HvdliteError(
             "elastic training does not run over MPI, which has started this process: start the "
-            f"job by `hvdliterun --elastic -n {mpi.size()} python train.py`"
+            f"job by `hvdliterun --elastic -n {meeting.size()} python train.py`"
         )

@@ -26,7 +26,7 @@ def load(theirs: str) -> Any:
     try:
         library = importlib.import_module(f"hvdlite._hvdlite_{wanted}")
     except ModuleNotFoundError as error:
-        raise ImportError(not_built(theirs, Path(__file__).parents[1])) from error
+        raise ImportError(not_built(theirs, Path(__file__).parents[2])) from error
     except ImportError as error:  # libmpi is missing, or lacks a function that the library calls
         raise ImportError(
             f"hvdlite's C library cannot be loaded ({first_line(error)}), and {_way_out(theirs)}"

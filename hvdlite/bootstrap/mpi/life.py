@@ -1,0 +1,91 @@
+"""Begins and ends MPI in this process."""
+
+import contextlib
+import time
+from typing import Callable, Iterator, Optional, Sequence, Tuple
+
+from hvdlite.bootstrap.mpi.loading import MPI, forget_confined
+from hvdlite.core.module_state import ModuleState
+from hvdlite.core.native import HvdliteError, ffi, lib
+from hvdlite.exit import forks
+
+
+class _Life(ModuleState):
+    """MPI in this process."""
+
+    def begin(self) -> None:
+        self.initialized = False  # True: by hvdlite
+        self.limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
+
+
+_life = _Life()
+
+
+def is_running() -> bool:
+    """Return True if this process may call MPI."""
+    return MPI.Is_initialized() and not MPI.Is_finalized() and not forks.is_child()
+
+
+def begin() -> None:
+    """Initialize MPI, unless MPI runs already.
+
+    :raises HvdliteError: MPI can't begin in this process.
+    """
+    if forks.is_child():
+        raise HvdliteError(
+            "init(): this process was forked from one that runs MPI, and a child has no MPI: call "
+            "hvdlite.init() in the process that the launcher has started"
+        )
+    if MPI.Is_finalized():
+        raise HvdliteError(
+            "init(): MPI.Finalize() has been called, and MPI can't start again: call "
+            "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
+            "Python exits"
+        )
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _life.initialized = True
+    forget_confined()
+
+
+def end_by(until: float, code: int, message: str) -> None:
+    """Limit MPI_Finalize: if it still waits at this time, print a message and end the process.
+
+    The launcher then ends the other ranks, because this rank ended without MPI_Finalize.
+    """
+    _life.limit = _life.limit or (until, code, message)
+
+
+def end() -> None:
+    """As the last exit function: finalize MPI if hvdlite initialized it or end_by() was called."""
+    if not is_running() or not (_life.initialized or _life.limit):
+        return
+    until, code, message = _life.limit or (float("inf"), 0, "")
+    with limited(until - time.monotonic(), code, message):
+        MPI.Finalize()
+
+
+@contextlib.contextmanager
+def limited(seconds: float, code: int, message: str, ranks: Sequence[int] = ()) -> Iterator[None]:
+    """If the block's MPI call takes longer than the seconds, print the message, end the process.
+
+    :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
+    """
+    limit = ffi.NULL
+    if seconds < float("inf"):
+        limit = lib.hvd_limit_set(max(seconds, 0), ranks, len(ranks), code, message.encode())
+    try:
+        yield
+    finally:
+        lib.hvd_limit_lift(limit)
+
+
+def before_finalize(leave: Callable[[], None]) -> None:
+    """Call the function when the script calls ``MPI.Finalize()``: MPI first frees attributes."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
+    MPI.COMM_SELF.Set_attr(keyval, None)
+
+
+def abort(code: int) -> None:
+    """End all processes that were started together."""
+    MPI.COMM_WORLD.Abort(code)
