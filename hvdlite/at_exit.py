@@ -57,10 +57,10 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
     if not (failed and failed.ranks and others):
         agent_protocol.report_raised()
         return None
-    how = {STALLED: agent_protocol.STALLED, RANK_DEAD: agent_protocol.SILENT}.get(
+    cause = {STALLED: agent_protocol.STALLED, RANK_DEAD: agent_protocol.SILENT}.get(
         failed.kind or "", 0
     )
-    agent_protocol.report_raised(how, failed.ranks)
+    agent_protocol.report_raised(cause, failed.ranks)
     if os.environ.get(FOLD) != "1":
         return None
     text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")

@@ -48,8 +48,8 @@ def allreduce(
     """
     if name is None:
         name = recurring_name("allreduce", process_set)
-    how = name, op, prescale_factor, postscale_factor, process_set
-    return again("allreduce", _allreduce, array, how, out)
+    options = name, op, prescale_factor, postscale_factor, process_set
+    return again("allreduce", _allreduce, array, options, out)
 
 
 def allreduce_plan(
@@ -73,12 +73,12 @@ def allreduce_plan(
         fails if two threads call it at the same time.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
-    full, memory, *how = described("allreduce", array, None, call)
+    full, memory, *details = described("allreduce", array, None, call)
     check_out(full, out, memory.shape, memory.owner.dtype)
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:
         raise ValueError(f"tensor '{full}': expected NumPy arrays in C order that do not overlap")
-    planned, source = Prepared(full, memory, *how), memory.address
+    planned, source = Prepared(full, memory, *details), memory.address
     there = None if out is None else out.ctypes.data
 
     def plan() -> np.ndarray:
@@ -131,8 +131,8 @@ def reducescatter(
     """
     if name is None:
         name = recurring_name("reducescatter", process_set)
-    how = name, op, prescale_factor, postscale_factor, process_set
-    return again("reducescatter", _reducescatter, array, how, out)
+    options = name, op, prescale_factor, postscale_factor, process_set
+    return again("reducescatter", _reducescatter, array, options, out)
 
 
 @waiting
@@ -291,7 +291,7 @@ def _gather(names, arrays, process_set, outs) -> Any:
     if not arrays:
         return ended([])
     handle = rows.gather(names, arrays, process_set, outs)
-    return handle.then(lambda pairs: [gathered for gathered, _came in pairs])
+    return handle.then(lambda pairs: [gathered for gathered, _rows in pairs])
 
 
 def _first(results: list):

@@ -93,14 +93,14 @@ class MXNetArrays(NumPyArrays):
     def trainer(self, params, case: Case):
         """Return a trainer whose ``allreduce_grads()`` makes the gradients equal on all ranks."""
         optimizer = OPTIMIZERS[case.optimizer]
-        given = {"optimizer": optimizer.name, "optimizer_params": dict(optimizer.params)}
+        arguments = {"optimizer": optimizer.name, "optimizer_params": dict(optimizer.params)}
         shares = case.memory in ("zero-copy", "sharded")
         self.shared = len(self.hvd.share_gradients(params.values())) if shares else 0
         if case.memory == "sharded":
-            return self.hvd.ShardedTrainer(params, prefix=case.name, **given)
+            return self.hvd.ShardedTrainer(params, prefix=case.name, **arguments)
         reduces = case.kind != "update" and hasattr(self.hvd, "share_gradients")
         private = {"zero_copy": False} if reduces else {}
-        return self.hvd.DistributedTrainer(params, prefix=case.name, **given, **private)
+        return self.hvd.DistributedTrainer(params, prefix=case.name, **arguments, **private)
 
     def updating(self, case: Case):
         """Return an object that writes gradients and updates weights, as :class:`Updating`."""

@@ -260,12 +260,12 @@ def reach(
 
     :param look: called repeatedly; an exception that ``look`` raises ends the attempts.
     """
-    told: Set[str] = set()
+    warned: Set[str] = set()
 
     def tell(error: Exception) -> None:
-        if str(error) not in told:
+        if str(error) not in warned:
             logger.warning("init(): %s: %s", host, error)
-        told.add(str(error))
+        warned.add(str(error))
 
     pause, longest = RETRY_SECONDS
     while True:

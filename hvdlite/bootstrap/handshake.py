@@ -134,10 +134,10 @@ class PendingPeer:
         self.connection.sendall(self._server)
 
     def _check(self, proof: bytes) -> Hello:
-        told = (self._client, self._server)
-        if not hmac.compare_digest(proof, _proof(self._key, b"client", *told)):
+        hellos = (self._client, self._server)
+        if not hmac.compare_digest(proof, _proof(self._key, b"client", *hellos)):
             raise Stranger("it has another key, or belongs to another job")
-        self.connection.sendall(_proof(self._key, b"server", *told))
+        self.connection.sendall(_proof(self._key, b"server", *hellos))
         return _unpacked(self._client)
 
 

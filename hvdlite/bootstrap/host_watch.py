@@ -77,9 +77,9 @@ class HostWatch:
                 self._lose(host, self.lost)
 
     def _look_at(self, rank: int, now: float) -> None:
-        stream, here = self._streams[rank], self._is_here(rank)
+        stream, is_local = self._streams[rank], self._is_local(rank)
         try:
-            if self._leads and not here and self._limit < _BYTES_ASK:
+            if self._leads and not is_local and self._limit < _BYTES_ASK:
                 stream.send(b".")
             self._take(stream.recv(1 << 12), rank)
         except BlockingIOError:
@@ -87,12 +87,12 @@ class HostWatch:
         except OSError:  # the other process has ended; its host may live
             self._streams.pop(rank).close()
             return
-        if self._leads and not here:
+        if self._leads and not is_local:
             silent = min(_silence(stream), now - self._since)
             if silent > self._limit and time.monotonic() - now < self._limit / 2:
                 self._declare(rank, silent)
 
-    def _is_here(self, rank: int) -> bool:
+    def _is_local(self, rank: int) -> bool:
         """Return True if the other rank is on this host."""
         return self._mesh.lowest[rank] != rank or not self._leads
 
@@ -101,7 +101,7 @@ class HostWatch:
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):
-            if word.isdigit() and self._is_here(rank):
+            if word.isdigit() and self._is_local(rank):
                 self._note(int(word))
 
     def _declare(self, rank: int, silent: float) -> None:
@@ -112,7 +112,7 @@ class HostWatch:
             "host may be silent)", self._mesh.hosts[rank], silent, LIMIT, ELASTIC_LIMIT
         )  # fmt: skip
         for other, stream in self._streams.items():
-            if self._is_here(other):
+            if self._is_local(other):
                 with contextlib.suppress(OSError):
                     stream.send(b"\n%d\n" % rank)
         self._note(rank)

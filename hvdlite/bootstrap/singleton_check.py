@@ -65,9 +65,9 @@ def refuse_if_one_of_several(why: str) -> None:
         return
     launcher, size, _ = nearest
     names = [name for name in (launcher.rank, launcher.size) if name in os.environ]
-    told = ", ".join(f"{name}={os.environ[name]}" for name in names)
+    variables = ", ".join(f"{name}={os.environ[name]}" for name in names)
     raise HvdliteError(
-        f"init(): {launcher.name} has started this process as one of {size} ({told}), but "
+        f"init(): {launcher.name} has started this process as one of {size} ({variables}), but "
         f"{why}: each process would train by itself. {launcher.advice.format(n=size)}. "
         f"Set {VARIABLE}=1 to run one process on purpose"
     )
@@ -92,9 +92,9 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
 def _in_cluster() -> int:
     """Return the number of training processes in TF_CONFIG; 0: this process does not train."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        told = json.loads(os.environ[launchers.TENSORFLOW.rank])
-        if told["task"]["type"] in _TRAINS:
-            return sum(len(told["cluster"].get(kind, ())) for kind in _TRAINS)
+        config = json.loads(os.environ[launchers.TENSORFLOW.rank])
+        if config["task"]["type"] in _TRAINS:
+            return sum(len(config["cluster"].get(kind, ())) for kind in _TRAINS)
     return 0
 
 

@@ -201,7 +201,7 @@ class SocketBootstrap(Bootstrap):
     def __init__(self) -> None:
         self._joined = 0  # number of jobs that this process has joined at this place
         self._at: Optional[places.Place] = None
-        self._told: Set[int] = set()  # ranks that know that this process ends, or have ended
+        self._informed: Set[int] = set()  # ranks that know that this process ends, or have ended
 
     def begin(self, comm: Any) -> None:
         """:raises ValueError: ``comm`` is a communicator of MPI."""
@@ -221,13 +221,13 @@ class SocketBootstrap(Bootstrap):
         self, comm: Any, patience: float, members: Membership, enter: Callable[[World], None]
     ) -> None:
         if _place() != self._at:
-            self._at, self._joined, self._told = _place(), 0, set()
+            self._at, self._joined, self._informed = _place(), 0, set()
         meeting = members.next_meeting()
         if meeting:
             met = _met_again(meeting, patience)
             world = SocketWorld(met, meeting.numbers, meeting.patience)
         else:
-            met = exchange.meet(_place(), self._joined, patience, self._told)
+            met = exchange.meet(_place(), self._joined, patience, self._informed)
             world = SocketWorld(met, members.first_numbers())
         self._joined += 1
         try:
@@ -263,7 +263,7 @@ class SocketBootstrap(Bootstrap):
         os._exit(code)
 
     def _tell(self, seconds: float) -> bool:
-        return exchange.report_end(_place(), self._joined, seconds, self._told)
+        return exchange.report_end(_place(), self._joined, seconds, self._informed)
 
 
 def _met_again(meeting: Meeting, patience: float) -> exchange.Exchange:

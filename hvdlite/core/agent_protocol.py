@@ -64,14 +64,14 @@ def report_recorder(path: str) -> None:
     _write(RECORDER + path.encode() + b"\n")
 
 
-def report_raised(how: int = 0, ranks: Sequence[int] = ()) -> None:
+def report_raised(cause: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
     :param ranks: other ranks that caused the failure.
-    :param how: how these ranks caused the failure: ``STALLED`` or ``SILENT``; 0: in another way.
+    :param cause: how these ranks caused the failure: ``STALLED`` or ``SILENT``; 0: in another way.
     """
     if ranks:
-        numbers = " ".join(map(str, (how, len(ranks), *ranks)))
+        numbers = " ".join(map(str, (cause, len(ranks), *ranks)))
         _write(BLAME + numbers.encode() + b"\n")
     report(RAISED)
 

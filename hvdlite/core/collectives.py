@@ -234,11 +234,11 @@ def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[A
     """Return what :meth:`Started.result` returns, for an output at the address ``out``."""
     rows = ffi.new("int64_t **")
     memory = lib.hvd_result(handle, rows)
-    came = np.array(ffi.unpack(rows[0], ranks), np.int64)
+    rows_from = np.array(ffi.unpack(rows[0], ranks), np.int64)
     if out is not None and memory == pointer(out):
-        return None, came
+        return None, rows_from
     kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # keeps the handle, which owns it
-    return ffi.buffer(kept, int(came.sum()) * row_bytes), came
+    return ffi.buffer(kept, int(rows_from.sum()) * row_bytes), rows_from
 
 
 class Repeated:

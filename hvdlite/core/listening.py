@@ -86,11 +86,11 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
         found[INTERFACES] = environ[_CHOSEN]
     if int(environ.get(_LOCAL_SIZE, 1)) > cores and _YIELD not in environ:
         found[_YIELD] = "1"
-    given = environ.get(_COMPONENTS, "^")
-    left_out = [name for name in given[1:].split(",") if name]
+    components = environ.get(_COMPONENTS, "^")
+    left_out = [name for name in components[1:].split(",") if name]
     needless = ("sm",) if apart else _needless(environ, _SHARED_MEMORY.isdisjoint(left_out))
     more = [name for name in needless if name not in left_out]
-    if given.startswith("^") and more:
+    if components.startswith("^") and more:
         found[_COMPONENTS] = f"^{','.join(left_out + more)}"
     return found
 

@@ -39,8 +39,8 @@ def own_environment(environ: Mapping[str, str] = os.environ) -> Mapping[str, str
     (['HVDLITE_MEMBER', 'LANG'], ['HVDLITE_MEMBER', 'LANG', 'PMI_RANK', 'PMI_SIZE'])
     """
     above = rank_above(environ)
-    told = above.told if above else {}
-    used = [f for f in _FAMILIES if above and all(environ.get(n) == told.get(n) for n in f)]
+    variables = above.variables if above else {}
+    used = [f for f in _FAMILIES if above and all(environ.get(n) == variables.get(n) for n in f)]
     if environ is os.environ and _torchrun_is_nearer():
         used.append(_FAMILIES[0])
     names = {*itertools.chain(*used), *(_MORE if _FAMILIES[0] in used else ())}
@@ -67,7 +67,7 @@ class Above(NamedTuple):
     """A rank that is an ancestor of this process."""
 
     pid: int
-    told: Mapping[str, str]  # the variables that its launcher set
+    variables: Mapping[str, str]  # the variables that its launcher set
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:
@@ -86,8 +86,8 @@ def note_member() -> None:
     own = own_environment()
     for name in set(os.environ) - set(own):
         del os.environ[name]
-    told = {name: own[name] for family in _FAMILIES for name in family if name in own}
-    os.environ[MEMBER] = json.dumps([os.getpid(), told])
+    variables = {name: own[name] for family in _FAMILIES for name in family if name in own}
+    os.environ[MEMBER] = json.dumps([os.getpid(), variables])
 
 
 def has_launcher_of_mpi(environ: Optional[Mapping[str, str]] = None) -> bool:

@@ -120,7 +120,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
 
 
 def agree(
-    what: str, lines: Sequence[str], words: Optional[Sequence[str]] = None,
+    what: str, lines: Sequence[str], shown: Optional[Sequence[str]] = None,
     process_set: ProcessSet = global_process_set,
     remedy: str = "Build the same network on every rank.", apart: bool = False,
 ) -> None:  # fmt: skip
@@ -129,7 +129,7 @@ def agree(
     The ranks first compare hashes, in one small allgather, and send the lines only if those differ.
 
     :param what: what the lines describe, such as ``trainer0``; the ranks must also agree on this.
-    :param words: texts that the error shows in place of the lines; None: the lines.
+    :param shown: texts that the error shows in place of the lines; None: the lines.
     :param remedy: what the error tells the user to do.
     :param apart: True: calls with different numbers in ``what`` do not meet, because a rank may
         have given up an earlier call.
@@ -139,7 +139,7 @@ def agree(
     name = tensor_name("allgather", common, process_set)
     if len(set(gather_bytes(digest, name, process_set))) == 1:
         return
-    everyone = allgather_object((what, list(lines), list(words or lines)), common, process_set)
+    everyone = allgather_object((what, list(lines), list(shown or lines)), common, process_set)
     owners, *_ = zip(*everyone)
     if len(set(owners)) > 1:
         values = _of_ranks(process_set, owners)

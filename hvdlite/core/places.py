@@ -41,7 +41,7 @@ def place_in(environ: Mapping[str, str], with_mpi: bool) -> Place:
     >>> place_in(at, with_mpi=False) == ALONE  # not by torchrun
     True
     """
-    environ = _in_torchruns_words(environ) if with_mpi else environ
+    environ = _with_torchruns_names(environ) if with_mpi else environ
     for launcher in launchers.WITHOUT_MPI:
         if all(map(environ.get, launcher.variables)):
             return _checked(_READ[launcher](environ), launcher, environ)
@@ -67,7 +67,7 @@ def ports_from(first: int) -> Tuple[int, ...]:
     return tuple(range(first, min(first + PORTS, 1 << 16)))
 
 
-def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
+def _with_torchruns_names(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Add torchrun's variables for the rank that an MPI launcher has set, unless RANK is set."""
     for _, rank, size, *_ in (launchers.OPEN_MPI, launchers.PMI):
         if "RANK" not in environ and rank in environ and size in environ:
@@ -78,9 +78,9 @@ def _in_torchruns_words(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def _by_torchrun(environ: Mapping[str, str]) -> Place:
     port = _number(environ, "MASTER_PORT")
-    told = [environ.get(name, "") for name in TORCHRUN.run]
+    values = [environ.get(name, "") for name in TORCHRUN.run]
     rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-    job = f"torchrun {port} {' '.join(told)}"
+    job = f"torchrun {port} {' '.join(values)}"
     ports = _ports(environ, ports_from(port + 1), "MASTER_PORT")
     return Place("torchrun", rank, size, environ["MASTER_ADDR"], ports, job)
 
@@ -140,6 +140,6 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 def _checked(found: Place, launcher: Launcher, environ: Mapping[str, str]) -> Place:
     if not found.rank < found.size:
-        told = ", ".join(f"{name}={environ[name]}" for name in launcher.variables[:2])
-        raise ValueError(f"{found.launcher}: {told}: expected a rank below the number of ranks")
+        named = ", ".join(f"{name}={environ[name]}" for name in launcher.variables[:2])
+        raise ValueError(f"{found.launcher}: {named}: expected a rank below the number of ranks")
     return found

@@ -123,7 +123,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
 struct call {
     const struct state *s;
     PyObject *const *args; /* the arguments of again */
-    PyObject *array, *how, *out, *dtype;
+    PyObject *array, *options, *out, *dtype;
     Py_buffer source;
 };
 
@@ -140,8 +140,8 @@ static PyObject *run_into(const struct call *c, PyObject *known, PyObject *resul
         Py_INCREF(result);
         return result;
     }
-    PyObject *rows =
-        PyObject_CallFunctionObjArgs(c->s->moved, handle, c->array, c->how, result, c->out, NULL);
+    PyObject *rows = PyObject_CallFunctionObjArgs(c->s->moved, handle, c->array, c->options, result,
+                                                  c->out, NULL);
     Py_DECREF(handle);
     return rows;
 }
@@ -181,14 +181,14 @@ PyObject *prepared_find(const struct state *s, PyObject *key) {
 /* Returns the call's key, or NULL with an exception. */
 static PyObject *key_of(struct call *c) {
     PyObject *shape = PyObject_GetAttr(c->array, c->s->shape);
-    PyObject *key = shape ? PyTuple_Pack(4, c->args[0], c->how, c->dtype, shape) : NULL;
+    PyObject *key = shape ? PyTuple_Pack(4, c->args[0], c->options, c->dtype, shape) : NULL;
     Py_XDECREF(shape);
     return key;
 }
 
 static PyObject *run_anew(const struct call *c, PyObject *key) {
-    return PyObject_CallFunctionObjArgs(c->s->unprepared, c->args[0], c->args[1], c->array, c->how,
-                                        c->out, key, NULL);
+    return PyObject_CallFunctionObjArgs(c->s->unprepared, c->args[0], c->args[1], c->array,
+                                        c->options, c->out, key, NULL);
 }
 
 static PyObject *run_dense(struct call *c) {
@@ -202,11 +202,11 @@ static PyObject *run_dense(struct call *c) {
     return result;
 }
 
-/* again(verb, begin, array, how, out): see prepared.py. */
+/* again(verb, begin, array, options, out): see prepared.py. */
 static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 5) return prepared_wrong_number();
     struct call c = {
-        .s = state_of(module), .args = args, .array = args[2], .how = args[3], .out = args[4]};
+        .s = state_of(module), .args = args, .array = args[2], .options = args[3], .out = args[4]};
     if (!hold(c.s, c.array, c.out == c.array ? PyBUF_WRITABLE : 0, &c.source))
         return run_anew(&c, Py_None);
     c.dtype = PyObject_GetAttr(c.array, c.s->dtype);

@@ -46,29 +46,29 @@ find = _calls.kept.get
 # returns None, or, if other ranks may have sent other numbers of rows, a handle for ``result_of``.
 # It raises HvdliteError, like every collective.
 run = _prepared.run
-# again(verb, begin, array, how, out) does a collective on a NumPy array. If there is a Prepared for
-# this call, the Prepared runs it; otherwise ``begin(array, *how, out)`` starts it and returns a
-# handle. ``how`` has all other arguments; the last of them is the process set.
+# again(verb, begin, array, options, out) does a collective on a NumPy array. If there is a Prepared
+# for this call, the Prepared runs it; otherwise ``begin(array, *options, out)`` starts it and
+# returns a handle. ``options`` has all other arguments; the last of them is the process set.
 again = _prepared.again
 
 
-def _unprepared(verb: str, begin: Callable, array, how: tuple, out, key: Optional[tuple]) -> Any:
+def _unprepared(verb: str, begin: Callable, array, options: tuple, out, key: Optional[tuple]):
     """Do a call of ``again`` without a Prepared; ``key`` is None if the array must be copied."""
-    result = begin(array, *how, out).synchronize()
+    result = begin(array, *options, out).synchronize()
     if key:
-        note(key, lambda: described(verb, array, result.shape, how))
+        note(key, lambda: described(verb, array, result.shape, options))
     return result
 
 
-def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
+def described(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
     """Return the arguments of a ``Prepared``; ``shape`` is the result's; None: the array's."""
-    name, process_set = how[0 if verb in ("allreduce", "reducescatter") else -2], how[-1]
+    name, process_set = options[0 if verb in ("allreduce", "reducescatter") else -2], options[-1]
     if verb in ("allreduce", "reducescatter"):
-        members = reduction(how[1], how[2:4], process_set)
+        members = reduction(options[1], options[2:4], process_set)
     else:
         members = {"group": group_of(process_set)}
     if verb == "broadcast":
-        members["root"] = process_set.number_of(how[0])
+        members["root"] = process_set.number_of(options[0])
     elif verb != "allreduce":
         members.update(out_rows=rows_of(shape), open=int(verb != "reducescatter"))
     kind = getattr(lib, f"HVD_{verb.upper()}")
@@ -76,14 +76,14 @@ def described(verb: str, array: np.ndarray, shape, how: tuple) -> tuple:
     return full, memory_of(dense(array)), members, process_set, kind, shape
 
 
-def _moved(handle, array: np.ndarray, how: tuple, result, out) -> np.ndarray:
+def _moved(handle, array: np.ndarray, options: tuple, result, out) -> np.ndarray:
     """Return ``result``, or a new array if other ranks have sent other numbers of rows."""
-    name, process_set = how[-2:]
+    name, process_set = options[-2:]
     size, row_bytes = process_set.size(), bytes_of_row(array)
-    memory, came = result_of(handle, result.ctypes.data, size, row_bytes)
+    memory, rows_from = result_of(handle, result.ctypes.data, size, row_bytes)
     if memory is None:
         return result
-    made: np.ndarray = np.ndarray((came.sum(), *array.shape[1:]), array.dtype, memory)
+    made: np.ndarray = np.ndarray((rows_from.sum(), *array.shape[1:]), array.dtype, memory)
     return copy_to_output(name, made.copy(), out)
 
 

@@ -130,10 +130,10 @@ def _meet(ranks: List[int], name: str) -> None:
     rank, first, lost = topology.rank(), ranks[0], np.zeros(1, np.int32)
     if rank != first:
         start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
-        told = np.zeros(1, np.int32)
-        run(lib.HVD_RECV, f"{name}.{rank}.lost", told, told, root=first)
-        if told:
-            who = int(told[0]) - 1
+        left = np.zeros(1, np.int32)
+        run(lib.HVD_RECV, f"{name}.{rank}.lost", left, left, root=first)
+        if left:
+            who = int(left[0]) - 1
             text = f"rank {who} has left the job: ranks {ranks} can't open a group of ranks"
             raise HvdliteError(text, kind=RANK_LEFT, ranks=(who,))
         return

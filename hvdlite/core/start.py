@@ -22,8 +22,8 @@ class _Start(ModuleState):
     """How this process's job starts."""
 
     def begin(self) -> None:
-        # the place that the program or MXNet's scheduler has given
-        self.given: Optional[Place] = None
+        # the place that the program or MXNet's scheduler has chosen
+        self.chosen: Optional[Place] = None
         self.is_decided = False  # the first init() sets it
         # where the ranks meet, once that is decided; None: the ranks meet over MPI
         self.place: Optional[Place] = None
@@ -40,7 +40,7 @@ def place() -> Optional[Place]:
     if is_by_mpi():
         return None
     environ = member.own_environment()
-    return _start.given or place_in(environ, with_mpi=bool(environ.get(TRANSPORT)))
+    return _start.chosen or place_in(environ, with_mpi=bool(environ.get(TRANSPORT)))
 
 
 def is_by_mpi() -> bool:
@@ -57,7 +57,7 @@ def set_place(found: Place) -> None:
 
     A program must call this before the first init().
     """
-    _start.given = found
+    _start.chosen = found
     if _start.is_decided:
         _start.place = found
 

@@ -45,8 +45,8 @@ class ElasticSampler:
         self.reset()
 
     def __repr__(self) -> str:
-        how = f"shuffle={self._shuffle}, seed={self._seed}, drop_last={self._drop_last}"
-        return f"ElasticSampler({self._length}, {how})"
+        options = f"shuffle={self._shuffle}, seed={self._seed}, drop_last={self._drop_last}"
+        return f"ElasticSampler({self._length}, {options})"
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch with all samples. Call this method at the end of the previous epoch."""

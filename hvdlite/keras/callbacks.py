@@ -87,8 +87,8 @@ class StatsCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None) -> None:
         if logs is not None:
-            told = counts.stats(steps=True)
-            logs.update({f"hvd/{name}": float(value) for name, value in told.items()})
+            stats = counts.stats(steps=True)
+            logs.update({f"hvd/{name}": float(value) for name, value in stats.items()})
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):

@@ -47,17 +47,17 @@ def main() -> int:
 
 def _run(command: list[str], link: channel.Channel, token: str) -> int:
     link.send(channel.HELLO, json.dumps(introduction(link.sock, token)).encode())
-    order, task = _wait_for_start(link)
+    assignment, task = _wait_for_start(link)
     agent = Agent(link)
     if task is None:
-        return agent.leave(agent.run(command, order))
+        return agent.leave(agent.run(command, assignment))
     import tempfile  # here, because only hvdlite.run needs it
 
     with tempfile.TemporaryDirectory(prefix="hvdlite-") as folder:
-        order["env"][DATA_VARIABLE] = path = os.path.join(folder, "task")
+        assignment["env"][DATA_VARIABLE] = path = os.path.join(folder, "task")
         with files.create(path, "xb") as file:
             file.write(task)
-        return agent.leave(agent.send_result(f"{path}.result", agent.run(command, order)))
+        return agent.leave(agent.send_result(f"{path}.result", agent.run(command, assignment)))
 
 
 def introduction(sock: socket.socket, token: str) -> dict[str, object]:

@@ -242,9 +242,9 @@ def prepare_host(job: Job) -> None:
 
     :raises LaunchError: this process may not raise the limit so far.
     """
-    here = _ranks_here(job)
-    _allow_files(here, FILES + FILES_A_RANK * here + FILES_ELSEWHERE * (job.processes - here))
-    warning = crowd(here, len(os.sched_getaffinity(0)))
+    local = _local_ranks(job)
+    _allow_files(local, FILES + FILES_A_RANK * local + FILES_ELSEWHERE * (job.processes - local))
+    warning = crowd(local, len(os.sched_getaffinity(0)))
     if warning:
         tell(f"hvdliterun: WARNING: {warning}")
 
@@ -262,7 +262,7 @@ def crowd(ranks: int, cores: int) -> Optional[str]:
     )
 
 
-def _ranks_here(job: Job) -> int:
+def _local_ranks(job: Job) -> int:
     if job.hosts:
         return sum(count for name, count in place(job.hosts, job.ranks) if is_here(name))
     return job.processes if job.launcher == "local" else 0

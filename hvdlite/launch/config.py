@@ -97,8 +97,8 @@ def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Line]:
             elif depth == _DEEPEST:
                 parser.error(f"{path}, line {number}: '{name}' is nested too deeply")
             else:
-                here = _SECTIONS.get(name, f"{name}_")
-                yield from lines(value, prefix + here, depth + 1)
+                inner = _SECTIONS.get(name, f"{name}_")
+                yield from lines(value, prefix + inner, depth + 1)
 
     if content is None:
         return

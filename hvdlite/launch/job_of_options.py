@@ -69,7 +69,7 @@ def job_of(args, argv: List[str]) -> Job:
     }
     from_options = {name: getattr(args, name) for name in Job._fields if name in args}
     job = Job(**{**from_options, **fields})
-    _refuse_nonsense(job, args)
+    _check_job(job, args)
     job = _without_mpirun(job)
     if job.transport == "tcp" and args.host_timeout is None:
         return job._replace(host_timeout=limits.DEFAULTS[limits.LIMIT])
@@ -137,7 +137,7 @@ def _number_of_ranks(args, job_hosts: List[hosts.Host]) -> int:
     return 1 if args.ranks is None else args.ranks
 
 
-def _refuse_nonsense(job: Job, args) -> None:
+def _check_job(job: Job, args) -> None:
     if not job.command and not args.check:
         raise ValueError("no program is given: try `hvdliterun -n 2 python train.py`")
     if job.ranks < 1:

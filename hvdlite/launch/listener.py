@@ -63,7 +63,7 @@ class Listener:
         self._most = processes + MOST_STRANGERS
         # connections without a HELLO yet and their times of arrival, oldest first
         self._strangers: Dict[Channel, float] = {}
-        self._told: Set[str] = set()
+        self._reported: Set[str] = set()
         self._listeners = [socket.create_server((a, 0), backlog=processes) for a in addresses]
         for listener in self._listeners:
             listener.setblocking(False)
@@ -88,8 +88,8 @@ class Listener:
         except OSError:
             peer = "somewhere"
         kind = str(why).split(":")[0]
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
             tell(f"hvdliterun: dropped a connection from {peer}: {why} (reported once)")
 
     def close(self) -> None:

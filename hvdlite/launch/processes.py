@@ -35,13 +35,13 @@ class BackendProcess:
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
             raise LaunchError(f"{why}: set TMPDIR to a folder with free space") from error
-        order = _as_input(command.script or "")
+        script = _as_input(command.script or "")
         env = {**command.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:
             self._process = subprocess.Popen(
                 command.argv,
                 env=environment.for_backend(env),
-                stdin=order,
+                stdin=script,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 preexec_fn=os.setpgrp,
@@ -49,7 +49,7 @@ class BackendProcess:
         except OSError as error:
             raise LaunchError(f"cannot run {command.argv[0]}: {error.strerror}") from error
         finally:
-            os.close(order)
+            os.close(script)
         self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
         self._heirs_end = float("inf")
         self._held: List[Tuple[float, str]] = []

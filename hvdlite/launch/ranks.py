@@ -30,7 +30,7 @@ class Role(NamedTuple):
         return self.kind if self.kind == "scheduler" else f"{self.kind} {self.index}"
 
 
-def assign(ranks: List["Rank"], job: Job) -> List[Role]:
+def roles_of(ranks: List["Rank"], job: Job) -> List[Role]:
     """Return the role of each rank in mode ps.
 
     Hosts get servers in turn, because a host's network link limits its servers. ``index`` must be
@@ -38,7 +38,7 @@ def assign(ranks: List["Rank"], job: Job) -> List[Role]:
 
     >>> ranks = [Rank(n, None, "a", "10.0.0.1", port, {}) for n, port in enumerate((7, 9, 8))]
     >>> ranks += [Rank(n, None, "b", "10.0.0.2", port, {}) for n, port in enumerate((5, 6), 3)]
-    >>> [role.label for role in assign(ranks, Job([], 2, servers=2))]
+    >>> [role.label for role in roles_of(ranks, Job([], 2, servers=2))]
     ['scheduler', 'server 1', 'worker 1', 'server 0', 'worker 0']
     """
     if job.hosts:
@@ -136,7 +136,7 @@ def version_difference(
     return None
 
 
-def order(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
+def assignment(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
     """Return what an agent needs to start its program."""
     env = {**environment.forwarded(member.own_environment()), **environment.added(job)}
     local = [other for other in ranks if other.host == rank.host and other.ending is None]
@@ -212,8 +212,8 @@ def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
         return found
     ports = {r.number: list(r.open_port.values()) for r in ranks if r.open_port and is_present(r)}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    told = json.dumps({"number": rank.number, "ports": ports})
-    return {**found, **alone, agent_protocol.REPLACEMENT: told}
+    description = json.dumps({"number": rank.number, "ports": ports})
+    return {**found, **alone, agent_protocol.REPLACEMENT: description}
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:

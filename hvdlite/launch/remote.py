@@ -36,12 +36,12 @@ def on_each(function: Callable[[str], T], hosts: Iterable[str]) -> List[T]:
 
     pool = ThreadPoolExecutor(AT_ONCE)
     asked = {pool.submit(function, name): name for name in hosts}
-    missing, told = set(asked), time.monotonic() + TELL_SECONDS
+    missing, tell_at = set(asked), time.monotonic() + TELL_SECONDS
     try:
         while missing:
-            missing = wait(missing, told - time.monotonic(), FIRST_COMPLETED).not_done
-            if missing and time.monotonic() >= told:
-                told = time.monotonic() + TELL_SECONDS
+            missing = wait(missing, tell_at - time.monotonic(), FIRST_COMPLETED).not_done
+            if missing and time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + TELL_SECONDS
                 names = sorted(asked[each] for each in missing)
                 few = ", ".join(names[:4]) + (", ..." if names[4:] else "")
                 text = f"hvdlite: {len(asked) - len(names)} of {len(asked)} hosts have answered"

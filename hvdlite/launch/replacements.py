@@ -58,7 +58,7 @@ class Replacements:
         # when to try each lost or unreachable host again
         self._retry_at: Dict[str, float] = {}
         self._pauses: Dict[str, float] = {}  # the pause before such a host is tried again
-        self._told: Set[str] = set()
+        self._warned: Set[str] = set()
         self._failures = 0
         first = placement(job) if job.hosts else [(HERE, job.ranks)]
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
@@ -133,8 +133,8 @@ class Replacements:
                 self._failures += 1
 
     def _put_off(self, host: str, lines: List[str]) -> None:
-        if host not in self._told:
-            self._told.add(host)
+        if host not in self._warned:
+            self._warned.add(host)
             why = f": {lines[-1]}" if lines else ""
             tell(f"hvdliterun: no new rank on {host} yet{why} (tried again, reported once)")
         self._pauses[host] = min(2 * self._pauses.get(host, RETRY_SECONDS / 2), MOST_RETRY_SECONDS)

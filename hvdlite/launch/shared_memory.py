@@ -55,8 +55,8 @@ class SharedMemory:
             self._remover = _remove_after_all(self._folder) if is_first else 0
         except OSError:  # there is no /dev/shm or no room, or the folder is another user's
             return {}
-        given = listening.with_files(environ)
-        unset = [names for names in _OPEN_MPI if names.isdisjoint(given)]
+        settings = listening.with_files(environ)
+        unset = [names for names in _OPEN_MPI if names.isdisjoint(settings)]
         return {name: self._folder for names in unset for name in names}
 
     def remove(self, all_of_it: bool) -> None:

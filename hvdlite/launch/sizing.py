@@ -40,8 +40,8 @@ def here(threads: Optional[str]) -> Tuple[int, int, str]:
 
     :param threads: the user's own OMP_NUM_THREADS.
     """
-    given = (threads or "").partition(",")[0]  # "4,2": the first number is for outer loops
-    own = int(given) if given.isdecimal() and int(given) else None
+    outer = (threads or "").partition(",")[0]  # "4,2": the first number is for outer loops
+    own = int(outer) if outer.isdecimal() and int(outer) else None
     by_node = nodes.nodes(os.sched_getaffinity(0))
     found = max(min(sum(map(len, by_node)), quota()), 1)
     ranks, each = sensible(found, own, len(by_node))

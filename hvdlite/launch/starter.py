@@ -2,10 +2,10 @@
 
     python -m hvdlite.launch.starter
 
-The program reads an order from stdin, a line of JSON: the number of processes for each host, the
-ssh command, and the agents' command, which may be too long for a command line. The program starts
-itself on other hosts, with an order on stdin, so command lines there show nothing of the job. On
-another host, the program ends its agents when its stdin ends.
+The program reads an assignment from stdin, a line of JSON: the number of processes for each host,
+the ssh command, and the agents' command, which may be too long for a command line. The program
+starts itself on other hosts, with an assignment on stdin, so command lines there show nothing of
+the job. On another host, the program ends its agents when its stdin ends.
 """
 
 import json
@@ -40,21 +40,21 @@ def command(job: Job, where: str) -> Command:
 def command_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Command:
     """Return the command that starts the agents of each host, numbered from ``first``."""
     command = [*START, "--", *job.command]
-    order = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
-    return Command(_ME, script=json.dumps(order) + "\n", remote=bool(job.hosts))
+    assignment = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
+    return Command(_ME, script=json.dumps(assignment) + "\n", remote=bool(job.hosts))
 
 
 def main() -> int:
-    order = json.loads(sys.stdin.readline())
-    return _on_all_hosts(order) if "hosts" in order else _on_this_host(order)
+    assignment = json.loads(sys.stdin.readline())
+    return _on_all_hosts(assignment) if "hosts" in assignment else _on_this_host(assignment)
 
 
-def _on_all_hosts(order: Dict[str, Any]) -> int:
+def _on_all_hosts(assignment: Dict[str, Any]) -> int:
     started: List[subprocess.Popen] = []
-    first = order["first"]
-    for host, count in order["hosts"]:
-        part = {"first": first, "count": count, "command": order["command"]}
-        started += _agents(part) if is_here(host) else [_over_ssh(order["ssh"], host, part)]
+    first = assignment["first"]
+    for host, count in assignment["hosts"]:
+        part = {"first": first, "count": count, "command": assignment["command"]}
+        started += _agents(part) if is_here(host) else [_over_ssh(assignment["ssh"], host, part)]
         first += count
     return max(process.wait() & 255 for process in started)
 

@@ -49,18 +49,18 @@ class Agent:
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
         self._selector.register(link.sock, selectors.EVENT_READ, self._receive)
 
-    def run(self, command: list[str], order: dict) -> int:
+    def run(self, command: list[str], assignment: dict) -> int:
         """Run the program to its end; return its exit code, or minus the signal that ended it."""
         try:
-            self._start(command, order)
+            self._start(command, assignment)
         except OSError as error:
             return self._could_not_start(error)
         while self._child.poll() is None:
-            self._turn(self._kill_at - time.monotonic())
+            self._serve_once(self._kill_at - time.monotonic())
             if time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = float("inf")
-        self._turn(0)  # reads the program's last messages
+        self._serve_once(0)  # reads the program's last messages
         self._drain()
         self._signal_all(signal.SIGKILL)  # ends the background children of the program
         return self._child.returncode
@@ -95,10 +95,10 @@ class Agent:
             self._send_flight()
         self._send(channel.CLEAN, b"")
         while failed and not self._elastic and self._stays():
-            self._turn(self._leave_by - time.monotonic())
+            self._serve_once(self._leave_by - time.monotonic())
         self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
-            self._turn(0.02)  # the launcher reads late if the reader of its output is slow
+            self._serve_once(0.02)  # the launcher reads late if the reader of its output is slow
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
@@ -106,16 +106,16 @@ class Agent:
     def _stays(self) -> bool:
         return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
-    def _start(self, command: list[str], order: dict) -> None:
+    def _start(self, command: list[str], assignment: dict) -> None:
         # Doubled: the kernel resends output at growing intervals. After a network failure of T
         # seconds the kernel may need another T seconds to notice that the network works again.
-        self._most_silence = 2 * order["host_timeout"] + 2 * channel.PROBE
+        self._most_silence = 2 * assignment["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
         # In mode ps, remove MPI's variables: MPI would wait for the servers, which do not use MPI.
-        if "DMLC_ROLE" in order["env"]:
+        if "DMLC_ROLE" in assignment["env"]:
             own = {name: own[name] for name in own if not environment.of_a_rank(name)}
-        environ = {**own, **order["env"]}
-        self._flight.whole = order["whole_flight"]
+        environ = {**own, **assignment["env"]}
+        self._flight.whole = assignment["whole_flight"]
         self._elastic = environ.get(agent_protocol.ELASTIC) == "1"
         environ.pop(channel.VARIABLE, None)
         # Paths, not descriptors: programs that the rank's program starts do not inherit descriptors
@@ -125,15 +125,15 @@ class Agent:
         if not self._elastic:  # elastic jobs have no MPI
             self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
             environ.update(self._memory.environment(environ))
-        local_rank, ranks = order["place"] or (0, 1)
+        local_rank, ranks = assignment["place"] or (0, 1)
         cores = nodes.binding(local_rank, ranks, os.sched_getaffinity(0))
-        environ.update(environment.threads(environ, order["local_size"], cores))
+        environ.update(environment.threads(environ, assignment["local_size"], cores))
         environ.update(environment.with_job_site(environ))
         environ.update(environment.for_jax(environ))
         self._child = subprocess.Popen(
             command,
             env=environ,
-            cwd=order["cwd"],
+            cwd=assignment["cwd"],
             # no input: backends differ in which ranks get it, and Open MPI 5 hangs with it
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -164,7 +164,7 @@ class Agent:
             signal.signal(number, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, self._signaled)
 
-    def _turn(self, seconds: float) -> None:
+    def _serve_once(self, seconds: float) -> None:
         for key, _ in self._selector.select(min(max(seconds, 0), channel.PROBE)):
             key.data(key.fileobj)
         if self._link and self._link.silence() > self._most_silence:
@@ -186,8 +186,8 @@ class Agent:
         kinds = [kind for kind, _ in frames]
         for start, data in ((channel.NEWS[k], data) for k, data in frames if k in channel.NEWS):
             os.write(self._news_end, start + data + b"\n")
-        for how in {data for kind, data in frames if kind == channel.LOOK}:
-            self._send_flight(stacks=how != channel.QUIETLY)
+        for mode in {data for kind, data in frames if kind == channel.LOOK}:
+            self._send_flight(stacks=mode != channel.QUIETLY)
         if channel.BYE in kinds:
             self._dismissed = True
         elif channel.STOP in kinds:
@@ -249,7 +249,7 @@ class Agent:
         deadline = time.monotonic() + DRAIN_SECONDS
         pipes = {pipe.fileno() for pipe in self._pipes()}
         while pipes & set(self._selector.get_map()) and time.monotonic() < deadline:
-            self._turn(deadline - time.monotonic())
+            self._serve_once(deadline - time.monotonic())
 
     def _send(self, kind: int, data: bytes) -> None:
         try:

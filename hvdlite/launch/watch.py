@@ -82,7 +82,7 @@ class Watch:
             self._at(self._job.start_timeout, self._give_up_waiting)
             self._at(channel.PROBE, self._notice_silence)
             while not (self._backend.over() and not self._links):
-                self._turn_or_interrupt()
+                self._serve_or_interrupt()
             return self._outcome()
         finally:
             self._backend.close()
@@ -94,9 +94,9 @@ class Watch:
             shared_memory.of_job(self._number).remove(all_of_it=True)
 
     # ---------------------------------------------------------------------------------- loop
-    def _turn_or_interrupt(self) -> None:
+    def _serve_or_interrupt(self) -> None:
         try:
-            self._turn()
+            self._serve_once()
         except (Interrupted, KeyboardInterrupt, BrokenPipeError) as interrupt:
             if self._signal is not None:  # a second Ctrl-C ends the job immediately
                 self._backend.signal(signal.SIGKILL)
@@ -104,7 +104,7 @@ class Watch:
             self._signal = self._signal or getattr(interrupt, "number", default)
             self._end()
 
-    def _turn(self) -> None:
+    def _serve_once(self) -> None:
         now = time.monotonic()
         due = [action for when, action in self._agenda if when <= now]
         self._agenda = [item for item in self._agenda if item[0] > now]
@@ -171,26 +171,26 @@ class Watch:
 
     def _start(self) -> None:
         """Start all ranks, unless versions of software differ between hosts."""
-        ours, there = probe.versions(), self._in_order()
-        for rank in there:
+        ours, members = probe.versions(), self._in_order()
+        for rank in members:
             different = ranks.version_difference(rank.host, rank.versions, ours)
             if different:
                 return self._refuse(different)
         if self._job.mode == "ps":
-            for rank, role in zip(there, ranks.assign(there, self._job)):
+            for rank, role in zip(members, ranks.roles_of(members, self._job)):
                 rank.role = role
         self._phase, self._start_time = Phase.RUNNING, time.monotonic()
-        for rank in there:
+        for rank in members:
             self._start_rank(rank)
         if self._job.metrics is not None:
             self._look_quietly()
 
     def _start_rank(self, rank: ranks.Rank) -> None:
-        order = ranks.order(rank, self._in_order(), self._job)
-        order["env"][shared_memory.VARIABLE] = self._number
+        assignment = ranks.assignment(rank, self._in_order(), self._job)
+        assignment["env"][shared_memory.VARIABLE] = self._number
         if self._task:
             self._links.send(rank.link, channel.DATA, self._task)
-        self._links.send(rank.link, channel.START, json.dumps(order).encode())
+        self._links.send(rank.link, channel.START, json.dumps(assignment).encode())
 
     # ------------------------------------------------------------------------------- running
     def _heard(self, rank: ranks.Rank, kind: int, data: bytes) -> None:
@@ -237,11 +237,11 @@ class Watch:
         self._ended(rank, silence, code=-signal.SIGKILL, ended=ended, silent=True)
         self._note_clean(rank)
 
-    def _ended(self, rank: ranks.Rank, silence: float = 0, **how: Any) -> None:
-        """Record how a rank has ended, and act on that; ``how``: fields of ``failure.Ending``."""
+    def _ended(self, rank: ranks.Rank, silence: float = 0, **fields: Any) -> None:
+        """Record how a rank has ended, and act on that; ``fields``: those of ``failure.Ending``."""
         self._output.end(rank.number, rank.label)
         who, after = (rank.number, rank.label, rank.host), self._since_start()
-        rank.ending = failure.Ending(*who, after=after, silence=silence, **how)
+        rank.ending = failure.Ending(*who, after=after, silence=silence, **fields)
         needed = ranks.still_needed(self._in_order())
         if silence:
             self._links.send_all(channel.LOST, rank.host.encode())

@@ -51,7 +51,7 @@ def create(path, mode: str = "x") -> Any:
     return open(path, mode, opener=new)  # noqa: SIM115 - the caller closes it
 
 
-def open_named(path, mode: str = "w", **how) -> Any:
+def open_named(path, mode: str = "w", **options) -> Any:
     """Like ``open``, for a file that the user has named, but refuse another user's file.
 
     :raises PermissionError: any user may write to the folder, and another user owns the file.
@@ -66,7 +66,7 @@ def open_named(path, mode: str = "w", **how) -> Any:
                 if not exclusive:
                     raise
 
-    return open(path, mode, opener=own, **how)  # noqa: SIM115 - the caller closes it
+    return open(path, mode, opener=own, **options)  # noqa: SIM115 - the caller closes it
 
 
 def refuse_strangers(path) -> os.stat_result | None:

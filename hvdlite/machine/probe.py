@@ -122,8 +122,8 @@ def find_program(name):
     """Return the path of an MPI program beside this Python or on PATH, or None."""
     import shutil  # here, so that agents, which ask only for versions, start 2 ms sooner
 
-    here = os.path.dirname(sys.executable)
-    return shutil.which(name, path=here) or shutil.which(name)
+    folder = os.path.dirname(sys.executable)
+    return shutil.which(name, path=folder) or shutil.which(name)
 
 
 def mpi_version():

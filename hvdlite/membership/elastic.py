@@ -210,8 +210,8 @@ class ElasticMembership(Membership):
             with contextlib.suppress(BlockingIOError):  # the launcher has sent nothing new
                 for line in os.read(self._news, 1 << 16).splitlines():
                     if line.startswith(agent_protocol.COMES):
-                        told = json.loads(line[1:])
-                        self._coming[told["number"]] = (told["address"], told["port"])
+                        port = json.loads(line[1:])
+                        self._coming[port["number"]] = (port["address"], port["port"])
         return self._coming
 
     def join(self) -> None:
@@ -224,8 +224,8 @@ class ElasticMembership(Membership):
 
     def _join(self) -> None:
         assert self._port is not None
-        told = _replacement_info()["ports"]
-        others = {int(number): (at[0], at[1]) for number, at in told.items()}
+        ports = _replacement_info()["ports"]
+        others = {int(number): (at[0], at[1]) for number, at in ports.items()}
         meet = self._rerendezvous(others, {}).meet
         agent_protocol.report_port(*self._port.address)
         self._met = meet(0, 0, 0)

@@ -22,27 +22,27 @@ class OpenPort(Acceptor):
         super().__init__(listener, own, key, {(READY, rank) for rank in range(ranks)}, lambda: None)
         self.address: Tuple[str, int] = listener.getsockname()[:2]
         # Its lock protects all members. The thread does not hold the lock while select() waits.
-        self._came = threading.Condition()
+        self._changed = threading.Condition()
         self._closed = False
         self._selector.register(listener, 1)
         threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
 
     def present(self) -> Set[Peer]:
         """Return purpose and number of each process that has connected and proved its identity."""
-        with self._came:
+        with self._changed:
             return set(self.peers)
 
     def wait_for_one(self, seconds: float) -> None:
         """Wait until a process connects or disconnects, at most this number of seconds."""
-        with self._came:
-            self._came.wait(seconds)
+        with self._changed:
+            self._changed.wait(seconds)
 
     def take(self, peer: Peer) -> socket.socket:
         """Return the peer's connection, which the caller must close.
 
         :raises KeyError: the peer has disconnected.
         """
-        with self._came:
+        with self._changed:
             connection = self.peers.pop(peer)
             self._forget(connection)
         connection.setblocking(True)
@@ -61,7 +61,7 @@ class OpenPort(Acceptor):
 
         Connections for ``Lives`` stay open: their end would count as the death of this process.
         """
-        with self._came:
+        with self._changed:
             for peer in [each for each in self.peers if each[0] != LIFE]:
                 self._ended(peer)
 
@@ -80,13 +80,13 @@ class OpenPort(Acceptor):
     def _run(self) -> None:
         while not self._closed:
             ready = self._selector.select(self.LOOK_SECONDS if self._pending else None)
-            with self._came:
+            with self._changed:
                 before = set(self.peers)
                 for key, _ in ready:
                     self._serve(key.fileobj)
                 self._end_the_slow()
                 if before != set(self.peers):
-                    self._came.notify_all()
+                    self._changed.notify_all()
         for connection in self.peers.values():
             connection.close()
         self.peers.clear()

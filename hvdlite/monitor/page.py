@@ -55,8 +55,8 @@ def page(trace: Trace, title: str) -> str:
     found: Dict[int, List[steps.Step]] = {rank: [] for rank in ranks}
     found.update((each.rank, list(each.steps)) for each in ranks_steps)
     # `hvdlite why` prints the same text
-    told = html.escape(verdict.text("this job", ranks_steps, verdict.findings(ranks_steps)))
-    parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{told}</pre>", _summary(trace, found, mark)]
+    text = html.escape(verdict.text("this job", ranks_steps, verdict.findings(ranks_steps)))
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<pre>{text}</pre>", _summary(trace, found, mark)]
     if any(found.values()):
         parts += ["<h2>Where a step's time goes, by rank</h2>", _ABOUT_STEPS, _breakdown(found)]
         parts += ["<h2>Steps, by rank</h2>", _table(found)]

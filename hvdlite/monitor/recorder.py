@@ -117,10 +117,10 @@ class Reporter:
 
     def _run(self) -> None:
         while True:
-            words = os.read(self._reader, 64)
-            if b"!" in words:
+            signals = os.read(self._reader, 64)
+            if b"!" in signals:
                 report.write_for_host(self._job, self._neighbors)
-            if b"." in words or not words:
+            if b"." in signals or not signals:
                 return
 
     def finish(self) -> None:

@@ -89,12 +89,12 @@ def read(paths: Sequence[str]) -> Trace:
 
 def _name(clocks: Sequence[Dict[str, Any]]) -> str:
     """Return "job ab12 on n1, n2, 2026-11-25 20:00:00", or "hvdlite" for older timelines."""
-    told = [clock for clock in clocks if "job" in clock]
-    if not told:
+    known = [clock for clock in clocks if "job" in clock]
+    if not known:
         return "hvdlite"
-    hosts = sorted({clock["host"] for clock in told})
+    hosts = sorted({clock["host"] for clock in known})
     where = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if hosts[4:] else "")
-    return f"job {told[0]['job']} on {where}, {min(clock['began'] for clock in told)}"
+    return f"job {known[0]['job']} on {where}, {min(clock['began'] for clock in known)}"
 
 
 def _events_of(path: str) -> List[Dict[str, Any]]:

@@ -223,6 +223,6 @@ def text(job: str, ranks: Sequence[RankSteps], found: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(label: str, words: str) -> List[str]:
+def _wrapped(label: str, text: str) -> List[str]:
     indent = " " * len(label)
-    return textwrap.wrap(words, _WIDTH, initial_indent=label, subsequent_indent=indent)
+    return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=indent)

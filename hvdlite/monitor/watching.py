@@ -66,8 +66,8 @@ def _described(ranks: int, pid: int, began: float) -> str:
     command, user = "a process that has ended", "?"
     with contextlib.suppress(OSError, KeyError):
         user = pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
-        command = textwrap.shorten(" ".join(words), 60, placeholder=" ...")
+        argv = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+        command = textwrap.shorten(" ".join(argv), 60, placeholder=" ...")
     minutes, seconds = divmod(int(time.monotonic() - began), 60)
     return f"{command} ({ranks} ranks, user {user}, pid {pid}, for {minutes} min {seconds} s)"
 

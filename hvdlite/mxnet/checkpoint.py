@@ -108,7 +108,7 @@ class Checkpoint:
             files.make_named_folder(self._folder)
             shutil.rmtree(unfinished, ignore_errors=True)  # a killed job may have left this folder
             unfinished.mkdir()
-            with progress.told(f"checkpoint {path}", lambda: _size_text(unfinished)):
+            with progress.reported(f"checkpoint {path}", lambda: _size_text(unfinished)):
                 self._write(unfinished, states, meta, of_ranks)
             for each in (*unfinished.iterdir(), unfinished):
                 _write_through(each)

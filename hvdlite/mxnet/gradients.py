@@ -65,17 +65,17 @@ class Loads:
     """Makes the next step fail unless all ranks have loaded optimizer states of the same digest."""
 
     states: int
-    _told: Set[Any]  # the gradients with which the digest was sent
+    _sent: Set[Any]  # the gradients with which the digest was sent
 
     def loaded(self, digest: int) -> None:
         """Set the digest of the states that this rank has loaded; 0: nothing to compare."""
-        self.states, self._told = digest, set()
+        self.states, self._sent = digest, set()
 
     def states_of(self, gradients: Iterable) -> int:
         """Return the digest to send with these gradients; 0 if an earlier step has sent it."""
-        if self.states and not self._told.isdisjoint(gradients):
+        if self.states and not self._sent.isdisjoint(gradients):
             self.loaded(0)
-        self._told.update(gradients if self.states else ())
+        self._sent.update(gradients if self.states else ())
         return self.states
 
 

@@ -31,9 +31,9 @@ def _without_waiting(function, grouped: bool):
 
     @functools.wraps(function)
     def scatter(*args, **kwargs):
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        return ops.scatter(False, grouped, *given.args)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return ops.scatter(False, grouped, *bound.args)
 
     return scatter
 

@@ -206,17 +206,17 @@ def grouped_reducescatter(
     )
 
 
-def scatter(tell, grouped, given, op, name, priority, process_set, *scales):
+def scatter(tell, grouped, tensors, op, name, priority, process_set, *scales):
     """Reduce and scatter one tensor or several.
 
     :param tell: wait until all other ranks have made the call; raise here if the ranks disagree.
-    :param grouped: ``given`` is a sequence of tensors.
+    :param grouped: ``tensors`` is a sequence; otherwise one tensor.
     """
     name = tensor_name("reducescatter", name, process_set)
-    names, tensors = (group_names(name, given), given) if grouped else ([name], [given])
+    names, inputs = (group_names(name, tensors), tensors) if grouped else ([name], [tensors])
     if not names:
-        return given
-    work = names, tensors, op_of(None, op), scales, priority, process_set
+        return tensors
+    work = names, inputs, op_of(None, op), scales, priority, process_set
     alike = collectives.alike_to_scatter(name, tell, *work)
     module = differentiable if is_recording() else collectives
     parts = module.reducescatter(*work)

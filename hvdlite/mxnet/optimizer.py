@@ -63,7 +63,7 @@ class DistributedOptimizer:
     @property
     def _optimizer(self):
         """The given optimizer; Horovod uses the same name for this attribute."""
-        return self._averaging.given
+        return self._averaging.plain
 
     def __init__(self, *args, **kwargs) -> None:
         """Do nothing, because ``__new__`` has set the attributes."""
@@ -86,11 +86,11 @@ class DistributedOptimizer:
         rescale = averaging.of_step(grads, self.rescale_grad, self.param_dict or {})
         if rescale is None:
             return
-        given, self.rescale_grad, averaging.updating = self.rescale_grad, rescale, True
+        own, self.rescale_grad, averaging.updating = self.rescale_grad, rescale, True
         try:
             update(index, weight, grad, state)
         finally:
-            self.rescale_grad, averaging.updating = given, False
+            self.rescale_grad, averaging.updating = own, False
 
     def __copy__(self):
         return self.__deepcopy__({})
@@ -115,7 +115,7 @@ class _Averaging:
     def __init__(self, gradients: Gradients, passes: int) -> None:
         self.gradients = gradients
         self.passes = passes
-        self.given = None  # the optimizer that the user passed to DistributedOptimizer
+        self.plain = None  # the optimizer that the user passed to DistributedOptimizer
         self.updating = False  # True while the plain optimizer's update runs
         self._aside = Aside()
         self._steps = Steps()
@@ -173,7 +173,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
     kind = type(optimizer)
     distributed: Any = object.__new__(type(kind.__name__, (DistributedOptimizer, kind), {}))
     distributed.__dict__ = optimizer.__dict__  # one dict for both objects
-    distributed._averaging, averaging.given = averaging, optimizer
+    distributed._averaging, averaging.plain = averaging, optimizer
     return distributed
 
 

@@ -156,8 +156,8 @@ def _meet() -> places.Place:
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(c_str("dist_sync"), ctypes.byref(handle)))
         _worker.store = store = _Store(handle)
-        here = store.rank, store.num_workers, _own_address()
-        _worker.place = place(_OneValue(store), places.SERVERS, *here, timedelta.max)
+        facts = store.rank, store.num_workers, _own_address()
+        _worker.place = place(_OneValue(store), places.SERVERS, *facts, timedelta.max)
     assert _worker.place is not None
     return _worker.place
 

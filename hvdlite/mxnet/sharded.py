@@ -125,8 +125,8 @@ class HostUpdater(mx.optimizer.Updater):
     def __call__(self, index, grad, weight) -> None:
         """Update the weights; arguments as for MXNet's updaters. Collective."""
         several = isinstance(index, (list, tuple))
-        given = (index, grad, weight) if several else ([index], [grad], [weight])
-        indices, grads, weights = map(list, given)
+        lists = (index, grad, weight) if several else ([index], [grad], [weight])
+        indices, grads, weights = map(list, lists)
         host_weights = [self._updated(i, each) for i, each in zip(indices, weights)]
         by_rule = self.fused()
         private = [at for at, host_weight in enumerate(host_weights) if host_weight is None]

@@ -46,8 +46,8 @@ def keep_mpi_from_children() -> None:
     A child inherits the launcher's variables of its rank, so MPI_Init would wait for a second
     process of this rank. Each worker of spawn or forkserver runs the imports of the script again.
     """
-    is_told = member.has_launcher_of_mpi(os.environ)
-    if not member.is_worker() and (not is_told or member.has_launcher_of_mpi()):
+    is_launched = member.has_launcher_of_mpi(os.environ)
+    if not member.is_worker() and (not is_launched or member.has_launcher_of_mpi()):
         return
     if sys.modules.get("mpi4py"):
         sys.modules["mpi4py"].rc.initialize = False

@@ -123,10 +123,10 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
         return (arrived, received), gradient
 
     def start(arrays):
-        array, given = arrays
+        array, splits = arrays
         full = tensor_name("alltoall", name, process_set)
-        given = None if is_even else given
-        return rows.exchange(full, dense(array), given, process_set).then(list)
+        splits = None if is_even else splits
+        return rows.exchange(full, dense(array), splits, process_set).then(list)
 
     return exchange(tensor)
 

@@ -152,14 +152,13 @@ def alltoall(
     :raises HvdliteError: as :func:`allreduce`.
     """
     tensor, name = _tensor(tensor), name_of("alltoall", name, process_set)
-    given = splits
-    if splits is None:
+    is_even = splits is None
+    if is_even:
         each = tf.shape(tensor)[0] // process_set.size()
         splits = tf.fill([process_set.size()], each)
     splits = _tensor(splits)
-    is_even = given is None
     rows, received = differentiable.alltoall(name, tensor, splits, is_even, process_set)
-    return rows if given is None else (rows, tf.cast(received, splits.dtype))
+    return rows if is_even else (rows, tf.cast(received, splits.dtype))
 
 
 def reducescatter(

@@ -119,8 +119,8 @@ class _Distributed:
         flat = tf.nest.flatten(grads, expand_composites=False)
         reduction = self._averages.reduction
         name = name_of("tape", f"tape.{place}", reduction.process_set)
-        told = name, "1 step", reduction.process_set, "the tape's gradients", _SAME_TAPE
-        check = StepCheck(*told, counted=False)
+        facts = name, "1 step", reduction.process_set, "the tape's gradients", _SAME_TAPE
+        check = StepCheck(*facts, counted=False)
         reducer = GradientReducer(name, reduction, check)
         results = self._averages.of(flat, tf.nest.flatten(sources), reducer)
         return tf.nest.pack_sequence_as(sources, results)

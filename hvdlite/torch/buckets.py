@@ -86,8 +86,8 @@ class Bucket:
         members = self._members(states) if sent.device.type in DELEGATED else {}
         mover = mover_of([sent], members, process_set)
         if mover is not None:
-            self._host, here = sent, [sent]
-            self.started = mover.start(lib.HVD_ALLREDUCE, [self.name], here, here, [members])
+            self._host, tensors = sent, [sent]
+            self.started = mover.start(lib.HVD_ALLREDUCE, [self.name], tensors, tensors, [members])
             return
         self._host = on_host(sent, self._host)
         key = group_of(process_set), sent.dtype, sent.shape, states

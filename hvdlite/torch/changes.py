@@ -35,10 +35,10 @@ class Changes:
         # names of parameters that the optimizer has no longer: now, and when ranks compared them
         self.removed: List[str] = []
         self._compared: List[str] = []
-        self._told: Any = None  # the changes that this step's requests carry; None: not fixed
+        self._sent: Any = None  # the changes that this step's requests carry; None: not fixed
         # True: the script has dropped averages before a step used them: before the next step's
         # requests, and in this step's requests
-        self.dropped = self._told_dropped = False
+        self.dropped = self._sent_dropped = False
 
     def now(self) -> Dict[str, List[str]]:
         """Return the changes, by their kind."""
@@ -56,11 +56,11 @@ class Changes:
 
         :param states: the digest of the states that the optimizer has just loaded.
         """
-        if self._told is None:
-            self._told = self.now()
-            self._told_dropped, self.dropped = self.dropped, False
-        told = {**self._told, "dropped": True} if self._told_dropped else self._told
-        return -digest_of({"loaded": states, **told}) if told else states
+        if self._sent is None:
+            self._sent = self.now()
+            self._sent_dropped, self.dropped = self.dropped, False
+        sent = {**self._sent, "dropped": True} if self._sent_dropped else self._sent
+        return -digest_of({"loaded": states, **sent}) if sent else states
 
     def refuse_late(self) -> None:
         """Raise if the script has added a parameter since gradients were averaged."""
@@ -74,7 +74,7 @@ class Changes:
 
     def begin(self) -> None:
         """Begin a step."""
-        self._told, self._told_dropped = None, False
+        self._sent, self._sent_dropped = None, False
 
     def compare(self, changes: Dict[str, List[str]], names: Sequence[str], *facts) -> None:
         """Send the changes, if the step's requests have not carried them.
@@ -84,7 +84,7 @@ class Changes:
         :param facts: arguments of :meth:`facts`.
         :raises HvdliteError: on every rank, unless all ranks have made the same changes.
         """
-        if changes == (self._told or {}):
+        if changes == (self._sent or {}):
             return
         try:
             announce(names, digest_of({"loaded": 0, **changes}), self._set)
@@ -97,7 +97,7 @@ class Changes:
             return {}
         added = {p: name for p, name in self.waiting.items() if name in changes.get("added", ())}
         self.waiting = {p: name for p, name in self.waiting.items() if p not in added}
-        self._compared, self._told = self.removed, {}
+        self._compared, self._sent = self.removed, {}
         self._compared_passes = self.passes
         return added
 
@@ -111,7 +111,7 @@ class Changes:
         marks = dict.fromkeys((*still, *frozen), " (frozen)")
         marks.update(dict.fromkeys(self.removed, " (removed)"))
         of_names = [f"{name}{marks.get(name, '')}" for name in (*names, *self.waiting.values())]
-        dropped = [_DROPPED] if self._told_dropped else []
+        dropped = [_DROPPED] if self._sent_dropped else []
         return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:

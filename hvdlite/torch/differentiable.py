@@ -61,7 +61,7 @@ class Allgather(Function):
         ctx.arguments = (
             names,
             process_set,
-            [(came, t.shape) for (_, came), t in zip(pairs, tensors)],
+            [(rows_from, t.shape) for (_, rows_from), t in zip(pairs, tensors)],
         )
         return tuple(rows for rows, _ in pairs)
 
@@ -70,8 +70,8 @@ class Allgather(Function):
         names, process_set, ranks_and_shapes = ctx.arguments
         totals = _reduced(names, grads, Average, _NO_SCALES, process_set)
         parts = [
-            total.split(came.tolist())[process_set.rank()].reshape(shape)
-            for total, (came, shape) in zip(totals, ranks_and_shapes)
+            total.split(rows_from.tolist())[process_set.rank()].reshape(shape)
+            for total, (rows_from, shape) in zip(totals, ranks_and_shapes)
         ]
         return (None, None, *parts)
 
@@ -95,17 +95,17 @@ class Reducescatter(Function):
 class Alltoall(Function):
     @staticmethod
     def forward(ctx, name: str, splits, process_set: ProcessSet, tensor):
-        ((rows, came),) = exchange.alltoall(name, tensor, splits, process_set).synchronize()
-        received = torch.from_numpy(came)
-        ctx.arguments = name, came, process_set, tensor.shape
+        ((rows, rows_from),) = exchange.alltoall(name, tensor, splits, process_set).synchronize()
+        received = torch.from_numpy(rows_from)
+        ctx.arguments = name, rows_from, process_set, tensor.shape
         ctx.mark_non_differentiable(received)
         return rows, received
 
     @staticmethod
     def backward(ctx, grad, _):
-        name, came, process_set, shape = ctx.arguments
+        name, rows_from, process_set, shape = ctx.arguments
         (full,) = _of_grads([name])
-        sent, _came = Alltoall.apply(full, came, process_set, grad)
+        sent, _ = Alltoall.apply(full, rows_from, process_set, grad)
         unsent = grad.new_zeros((shape[0] - len(sent), *shape[1:]))
         return None, None, None, torch.cat([sent, unsent])
 

@@ -33,8 +33,8 @@ class TorchState(ObjectState):
 
     def __init__(self, model=None, optimizer=None, **values) -> None:
         named = {"model": model, "optimizer": optimizer}
-        given = {name: value for name, value in named.items() if value is not None}
-        super().__init__(**given, **values)
+        parts = {name: value for name, value in named.items() if value is not None}
+        super().__init__(**parts, **values)
 
     def _part(self, value) -> Part:
         if isinstance(value, torch.nn.Module):

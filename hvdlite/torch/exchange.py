@@ -100,8 +100,8 @@ def _takes_all(out: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Return True if the C library can reduce ``tensor`` directly into ``out``."""
     if (out.dtype, out.shape) != (tensor.dtype, tensor.shape):
         return False
-    here, there = tensor.data_ptr(), out.data_ptr()
-    apart = here == there or abs(here - there) >= tensor.nbytes
+    source, target = tensor.data_ptr(), out.data_ptr()
+    apart = source == target or abs(source - target) >= tensor.nbytes
     return apart and all(plain(each).data_ptr() == each.data_ptr() for each in (tensor, out))
 
 
@@ -167,20 +167,20 @@ def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
     return [each if mine else torch.empty_like(each) for each, mine in zip(ins, own)]
 
 
-def _start(mover, kind, names, ins, outs, details, given, in_place=False) -> Handle:
+def _start(mover, kind, names, ins, outs, details, tensors, in_place=False) -> Handle:
     if mover is not None:
         started = mover.start(kind, names, ins, outs, details)
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
     if in_place:  # now and at the end, because the script may use the tensors in between
-        written(given)
+        written(tensors)
 
     def finish() -> List[torch.Tensor]:
         started.finish()
         if in_place:
-            return [_deliver(*each) for each in zip(given, outs)]
-        return [out.to(tensor.device) for tensor, out in zip(given, outs)]
+            return [_deliver(*each) for each in zip(tensors, outs)]
+        return [out.to(tensor.device) for tensor, out in zip(tensors, outs)]
 
     return Handle(started.done, finish)
 
@@ -196,19 +196,20 @@ def _start_open(kind, names, tensors, details, process_set: ProcessSet) -> Handl
     def finish() -> List[Tuple[torch.Tensor, np.ndarray]]:
         started.finish()
         made = [_made(started, number, each, process_set) for number, each in enumerate(ins)]
-        return [(rows.to(each.device), came) for each, (rows, came) in zip(tensors, made)]
+        return [(rows.to(each.device), rows_from) for each, (rows, rows_from) in zip(tensors, made)]
 
     return Handle(started.done, finish)
 
 
 def _made(started: Started, number: int, like: torch.Tensor, process_set: ProcessSet):
     row = like.shape[1:]
-    memory, came = started.result(number, process_set.size(), row.numel() * like.element_size())
-    shape = (int(came.sum()), *row)
+    row_bytes = row.numel() * like.element_size()
+    memory, rows_from = started.result(number, process_set.size(), row_bytes)
+    shape = (int(rows_from.sum()), *row)
     if not len(memory):  # frombuffer refuses empty memory
-        return like.new_empty(shape), came
+        return like.new_empty(shape), rows_from
     made = torch.frombuffer(memory, dtype=like.dtype).reshape(shape)
-    return (made.clone() if len(memory) < COPIED else made), came
+    return (made.clone() if len(memory) < COPIED else made), rows_from
 
 
 @torch.no_grad()

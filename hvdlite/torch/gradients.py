@@ -302,9 +302,9 @@ class Gradients(GradientReducer):
         self.changes.compare(changes, names, self._names.values())
         return False
 
-    def _any_rank(self, here: bool) -> bool:
-        """Return True if ``here`` is True on any rank: all ranks make new buckets. Collective."""
-        mark, name = np.array([here], np.int32), f"{self.owner}, reached"
+    def _any_rank(self, own: bool) -> bool:
+        """Return True if ``own`` is True on any rank: all ranks make new buckets. Collective."""
+        mark, name = np.array([own], np.int32), f"{self.owner}, reached"
         return bool(collectives.allreduce(mark, name, Sum, process_set=self.reduction.process_set))
 
     def average_loss(self, loss):

@@ -110,6 +110,6 @@ def _gather(group, move: Move) -> None:
 
 
 def _exchange(group, move: Move, size: int) -> None:
-    given = move.members.get("splits")
-    own = [len(move.tensor) // size] * size if given is None else given.tolist()
+    splits = move.members.get("splits")
+    own = [len(move.tensor) // size] * size if splits is None else splits.tolist()
     group.alltoall_base(move.out, move.tensor[: sum(own)], move.rows.tolist(), own).wait()

@@ -187,8 +187,8 @@ def alltoall(
         handle = exchange.alltoall(full, tensor, splits, process_set)
 
     def result(pairs):
-        ((rows, came),) = pairs
-        return rows if splits is None else (rows, torch.as_tensor(came).int())
+        ((rows, rows_from),) = pairs
+        return rows if splits is None else (rows, torch.as_tensor(rows_from).int())
 
     return handle.then(result)
 
@@ -329,7 +329,7 @@ def _allgather(names, tensors, process_set) -> Any:
     if differentiable.is_recorded(tensors):
         return ended(list(differentiable.Allgather.apply(names, process_set, *tensors)))
     handle = exchange.allgather(names, tensors, process_set)
-    return handle.then(lambda pairs: [rows for rows, _came in pairs])
+    return handle.then(lambda pairs: [rows for rows, _ in pairs])
 
 
 def _reducescatter(*call) -> Any:

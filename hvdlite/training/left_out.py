@@ -40,8 +40,8 @@ def collected(own: Dict[str, Any], name: str) -> List[bytes]:
     :param own: this rank's residuals, by the names of trainers.
     """
     data = pickle.dumps(own) if any(own.values()) else b""
-    came = _exchanged([data] + [b""] * (topology.size() - 1), name)
-    return came if not topology.rank() else []
+    received = _exchanged([data] + [b""] * (topology.size() - 1), name)
+    return received if not topology.rank() else []
 
 
 def scatter_residuals(each: Sequence[bytes], name: str) -> Dict[str, Any]:
@@ -57,8 +57,8 @@ def _exchanged(to_each: Sequence[bytes], name: str) -> List[bytes]:
     sent = np.frombuffer(b"".join(to_each), np.uint8)
     name = tensor_name("alltoall", f"{name}.left_out", global_process_set)
     splits = [len(data) for data in to_each]
-    came, counts = rows.exchange(name, sent, splits, global_process_set).synchronize()
-    return [part.tobytes() for part in np.split(came, np.cumsum(counts)[:-1])]
+    received, counts = rows.exchange(name, sent, splits, global_process_set).synchronize()
+    return [part.tobytes() for part in np.split(received, np.cumsum(counts)[:-1])]
 
 
 def warn(why: str, remedy: str = _REMEDY) -> None:

@@ -65,8 +65,8 @@ class StepCheck:
         :param names: the names of all variables, by number; () if they have none.
         :param sparse: the numbers of variables whose gradients have rows of indices.
         """
-        given, words = _checks.lines_of(tuple(labels), tuple(names), tuple(sparse))
-        optimizer = "\n".join([self._optimizer, *given])
+        lines, texts = _checks.lines_of(tuple(labels), tuple(names), tuple(sparse))
+        optimizer = "\n".join([self._optimizer, *lines])
         numbers = [zlib.crc32(optimizer.encode()) % RANGE, iteration % RANGE]
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
@@ -75,8 +75,8 @@ class StepCheck:
             any_first = means[4] > 0
             if means[0] ** 2 != means[2] or not (any_first or means[1] ** 2 == means[3]):
                 head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
-                lines, shown = [*head, *given], [*head, *words]
-                agree(self._what, lines, shown, process_set=self._set, remedy=self._remedy)
+                full, shown = [*head, *lines], [*head, *texts]
+                agree(self._what, full, shown, process_set=self._set, remedy=self._remedy)
             return [np.int32(0)]
 
         return averages(f"{self._name}, step", mine, self._set).then(compare)

@@ -97,7 +97,7 @@ def test_by_default_each_node_gets_the_same_number_of_ranks(host, monkeypatch):
 def test_ranks_that_the_user_or_backend_binds_are_not_bound_again(allowed, how, place):
     there = [ranks.Rank(n, None, "a", "10.0.0.1", n, {}, own) for n, own in enumerate(allowed)]
     elsewhere = ranks.Rank(2, None, "b", "10.0.0.2", 2, {}, [7])
-    assert ranks.order(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
+    assert ranks.assignment(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
 
 
 def process(number, threads, memory):

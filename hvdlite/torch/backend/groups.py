@@ -61,12 +61,13 @@ def own_memory() -> None:
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
     """Return the group's ranks, and a number that is unique among groups with its first rank."""
     number = next(_groups.numbers) if rank == 0 else ""
-    turn = (store.add("hvdlite/turn", 1) - 1) // size  # an earlier group may have used the store
-    store.set(f"hvdlite/{turn}/{rank}", f"{topology.rank()} {number}")
-    keys = [f"hvdlite/{turn}/{other}" for other in range(size)]
+    # an earlier group may have used the store
+    meeting = (store.add("hvdlite/meeting", 1) - 1) // size
+    store.set(f"hvdlite/{meeting}/{rank}", f"{topology.rank()} {number}")
+    keys = [f"hvdlite/{meeting}/{other}" for other in range(size)]
     _wait(store, keys, timeout)
-    told = [value.decode().split() for value in store.multi_get(keys)]
-    return [int(words[0]) for words in told], int(told[0][1])
+    answers = [value.decode().split() for value in store.multi_get(keys)]
+    return [int(words[0]) for words in answers], int(answers[0][1])
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:

@@ -21,8 +21,8 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     if start.is_decided() or loaded_mpi.ranks() > 1 or start.is_by_mpi():
         return
     known = start.place()
-    is_told = known != places.ALONE or not member.rank_above()
-    if is_told and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
+    has_place = known != places.ALONE or not member.rank_above()
+    if has_place and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
         return
     start.set_place(place(store, "its program", rank, size, _host(store), timeout))
 
