@@ -156,7 +156,7 @@ static void stage(const struct pass *p, size_t k, struct cursor *c, int part, in
     pass_others(p, k, c, part, parts, pack);
 }
 
-static void staged(const struct pass *p, size_t k) {
+static void raise_staged(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
 }
 
@@ -195,15 +195,15 @@ static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, i
     on_own(p, k, c, part, parts, last_team(p) ? add_own : pass_own);
 }
 
-static void spread_over(const struct pass *p, size_t k) {
+static void raise_reduced_and_taken(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
-    window_raise(p->w, WINDOW_TAKEN,
-                 p->w->rounds + k); /* this rank no longer uses other ranks' slots */
+    /* this rank no longer uses other ranks' slots */
+    window_raise(p->w, WINDOW_TAKEN, p->w->rounds + k);
 }
 
-static void reduced(const struct pass *p, size_t k) {
+static void raise_passed(const struct pass *p, size_t k) {
     if (p->team < p->w->n) window_raise(p->w, WINDOW_PASSED, p->w->rounds + k);
-    if (last_team(p)) spread_over(p, k);
+    if (last_team(p)) raise_reduced_and_taken(p, k);
 }
 
 static int await_total(const struct pass *p, size_t k, hvd_error *err) {
@@ -216,8 +216,8 @@ static void spread(const struct pass *p, size_t k, struct cursor *c, int part, i
     if (!last_team(p)) on_own(p, k, c, part, parts, spread_own);
 }
 
-static void spread_done(const struct pass *p, size_t k) {
-    if (!last_team(p)) spread_over(p, k);
+static void raise_reduced(const struct pass *p, size_t k) {
+    if (!last_team(p)) raise_reduced_and_taken(p, k);
 }
 
 static int await_reduced(const struct pass *p, size_t k, hvd_error *err) {
@@ -228,17 +228,17 @@ static void take(const struct pass *p, size_t k, struct cursor *c, int part, int
     pass_others(p, k, c, part, parts, unpack);
 }
 
-static void taken(const struct pass *p, size_t k) { (void)p, (void)k; }
+static void raise_nothing(const struct pass *p, size_t k) { (void)p, (void)k; }
 
 enum { STAGES = 4, TAKE = 3 };
 static const struct stage {
     int (*await)(const struct pass *p, size_t k, hvd_error *err);
     void (*work)(const struct pass *p, size_t k, struct cursor *c, int part, int parts);
     void (*done)(const struct pass *p, size_t k);
-} STAGE[STAGES] = {{await_slot, stage, staged},
-                   {await_staged, reduce, reduced},
-                   {await_total, spread, spread_done},
-                   {await_reduced, take, taken}};
+} STAGE[STAGES] = {{await_slot, stage, raise_staged},
+                   {await_staged, reduce, raise_passed},
+                   {await_total, spread, raise_reduced},
+                   {await_reduced, take, raise_nothing}};
 
 /* In step k a stage works on round k - lag. With one team nothing is spread, so ranks take a step
  * earlier. */
