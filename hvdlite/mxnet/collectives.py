@@ -14,14 +14,7 @@ from hvdlite.core.collectives import DTYPES, gather_numbers
 from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import alike, fingerprint, part_shape, rows_of, split_rows
-from hvdlite.mxnet.push import (
-    InPlace,
-    Settings,
-    describe_allreduce,
-    push,
-    push_in_place,
-    validate,
-)
+from hvdlite.mxnet.push import InPlace, Settings, describe_allreduce, push, push_in_place, validate
 
 
 def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSet, states=0):

@@ -3,15 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from nets import (
-    backward,
-    backward_of,
-    batch_of,
-    clear_gradients,
-    dense_net,
-    joined_batch,
-    weights,
-)
+from nets import backward, backward_of, batch_of, clear_gradients, dense_net, joined_batch, weights
 from optimizers import both_kinds, make_trainer, plain_trainer, sgd
 from trained import assert_close, assert_equal_on_all_ranks
 

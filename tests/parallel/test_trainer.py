@@ -16,14 +16,7 @@ from nets import (
     train,
     weights,
 )
-from optimizers import (
-    STORES,
-    every_kind,
-    make_trainer,
-    momentum_sgd,
-    plain_trainer,
-    sgd,
-)
+from optimizers import STORES, every_kind, make_trainer, momentum_sgd, plain_trainer, sgd
 from trained import assert_close, assert_equal_on_all_ranks
 from versions import MXNET2
 
