@@ -40,9 +40,14 @@ static void *write_or_read(void *arg) {
     return arg;
 }
 
-TEST(test_a_waiting_writer_goes_before_returning_readers) {
-    int lowest = 0, none = -1, numbers[READERS + 1] = {0, 1, 2};
+static void start_job_of_one_rank(void) {
+    int lowest = 0, none = -1;
     OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
+}
+
+TEST(test_a_waiting_writer_goes_before_returning_readers) {
+    int numbers[READERS + 1] = {0, 1, 2};
+    start_job_of_one_rank();
     threads_run(READERS + 1, write_or_read, numbers, sizeof *numbers);
     hvd_close();
 }
@@ -80,4 +85,29 @@ TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
     context_unlock_failures();
     waitpid(child, &status, 0);
     CHECK_INT(status, 0);
+}
+
+/* The start must not fail, because the other ranks of a job would wait. */
+TEST(test_a_tensor_ends_with_an_error_if_its_splits_can_not_be_copied) {
+    if (CHECK_SLOW) return; /* with a sanitizer, a refused malloc ends the program */
+    int64_t rows = 1;
+    float in = 1, out;
+    hvd_tensor pairs = {.name = "pairs",
+                        .kind = HVD_ALLTOALL,
+                        .dtype = HVD_FLOAT32,
+                        .ndim = 1,
+                        .dims = &rows,
+                        .in = &in,
+                        .out = &out,
+                        .out_rows = 1,
+                        .splits = &rows,
+                        .nsplits = SIZE_MAX / 16};
+    start_job_of_one_rank();
+    hvd_handle *h = hvd_start(&pairs, ERR);
+    REQUIRE(h != NULL);
+    while (!hvd_finish(h, 1, ERR)) continue;
+    FAILS(ERR->code, HVD_NO_MEMORY);
+    CHECK_HAS(ERR->text, "tensor 'pairs': no data from rank 0: no memory for its splits");
+    hvd_drop(h);
+    hvd_close();
 }
