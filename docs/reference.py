@@ -21,7 +21,7 @@ PAGES = (
     ("objects", "Python objects", ("core.objects",)),
     ("process_sets", "Process sets", ("core.process_set", "core.registry")),
     ("training", "Training",
-     ("mxnet.trainer", "mxnet.guard", "mxnet.sharded", "mxnet.optimizer", "mxnet.parameters",
+     ("mxnet.trainer", "mxnet.sharded", "mxnet.optimizer", "mxnet.parameters",
       "mxnet.states", "mxnet.sync_batch_norm", "mxnet.zero_copy")),
     ("compression", "Compression of gradients", ("mxnet.compression",)),
     ("loops", "Data, metrics, schedules, checkpoints",

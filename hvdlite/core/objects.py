@@ -2,12 +2,13 @@
 
 import hashlib
 import pickle
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import zlib
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from hvdlite.core import topology
-from hvdlite.core.collectives import run
+from hvdlite.core.collectives import run, run_all
 from hvdlite.core.error_text import error_text
 from hvdlite.core.names import meeting_name, tensor_name
 from hvdlite.core.native import FAILED, MISMATCH, HvdliteError, lib
@@ -175,3 +176,25 @@ def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> 
     if met != job:
         agree(owner, [], process_set=process_set)
     return job
+
+
+def digest_of_bytes(pieces: Iterable[bytes]) -> int:
+    """Return a number above 0 that a request can carry: equal bytes have equal numbers."""
+    digest = 0
+    for piece in pieces:
+        digest = zlib.crc32(piece, digest)
+    return digest % (2**31 - 1) + 1
+
+
+def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None:
+    """Raise HvdliteError on every rank unless all ranks announce the same digest. Collective.
+
+    A rank whose script has changed something calls this. A rank that has changed nothing does
+    not. The next requests of that rank for these names fail, because they carry another digest.
+
+    :param names: full names of the tensors that an unchanged rank sends next, all of them.
+    :param digest: of the change, from :func:`digest_of_bytes`.
+    """
+    arrays = [np.zeros(1, np.float32) for _ in names]
+    members = {"op": lib.HVD_SUM, "group": group_of(process_set), "states": -digest}
+    run_all(lib.HVD_ALLREDUCE, names, arrays, arrays, [members] * len(names))

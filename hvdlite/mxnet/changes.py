@@ -8,9 +8,9 @@ import numpy as np
 
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteError
+from hvdlite.core.objects import announce, digest_of_bytes
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.mxnet.steps import Steps
-from hvdlite.training.announce import announce, digest_of_bytes
 from hvdlite.training.plan import agree_on_layers
 
 _GRAD = attrgetter("_grad")  # MXNet makes a new list whenever it changes anything of a gradient

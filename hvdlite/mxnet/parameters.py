@@ -1,8 +1,8 @@
-"""broadcast_parameters: gives all ranks the same weights before training starts."""
+"""Parameters of Gluon: gives all ranks the same weights, and checks that weights stay equal."""
 
 import types
 import weakref
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import mxnet as mx
 
@@ -10,6 +10,7 @@ from hvdlite.core.names import natural_order, owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, checked, global_process_set
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
+from hvdlite.training import guards
 from hvdlite.training.plan import agree_on_layers
 
 
@@ -103,3 +104,29 @@ def _broadcast_when_initialized(
         _broadcast_arrays(self._data, root_rank, name, priority, process_set)
 
     param._init_impl = types.MethodType(init_impl, param)
+
+
+class Guard(guards.Guard):
+    """Checks every few steps that parameters are equal on all ranks, and not NaN or infinite.
+
+    Call ``step()`` between backward and the trainer's step. If ``HVDLITE_GUARD_STEPS`` is N, a
+    ``DistributedTrainer`` makes the check itself every N steps. ::
+
+        guard = hvd.Guard(net.collect_params(), every=100)
+        ...
+        loss.backward()
+        guard.step()  # HvdliteError: ... parameter 'dense0_weight' differs between ranks: ...
+        trainer.step(batch_size)
+
+    :param params: a ParameterDict, a dict or a list of Parameters, in the same order on every rank.
+    :param every: the number of steps between two checks; the first check precedes the first step.
+    :param process_set: the ranks that train together; other ranks check nothing.
+    :raises ValueError: ``every`` is less than 1.
+    """
+
+    def _guarded(self) -> Iterator[guards.Guarded]:
+        for param in self._params:
+            if param._data is None:  # the first forward has not yet determined the shape
+                continue
+            gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
+            yield guards.Guarded(param.name, param._data[0].asnumpy(), gradient)

@@ -14,8 +14,8 @@ from hvdlite.core.names import owner_name, tensor_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.mxnet.gradients import Gradients, common_order
-from hvdlite.mxnet.guard import Guard
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute
+from hvdlite.mxnet.parameters import Guard
 from hvdlite.mxnet.states import refuse_begun, with_left_out
 from hvdlite.mxnet.steps import Aside
 from hvdlite.mxnet.zero_copy import SharedGradients, forget_shared, is_shared

@@ -18,7 +18,6 @@ _DEFINED_IN = {
     "hvdlite.torch.compression": ("Compression",),
     "hvdlite.torch.ddp": ("AllreduceState", "allreduce_hook"),
     "hvdlite.torch.exchange": ("allreduce_plan",),
-    "hvdlite.torch.guard": ("Guard",),
     "hvdlite.torch.ops": (
         "HorovodInternalError", "allgather", "allgather_async", "allreduce", "allreduce_",
         "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "broadcast",
@@ -29,7 +28,7 @@ _DEFINED_IN = {
     ),
     "hvdlite.torch.optimizer": ("DistributedOptimizer",),
     "hvdlite.torch.sparse": ("sparse_allreduce_async",),
-    "hvdlite.torch.states": ("broadcast_optimizer_state", "broadcast_parameters"),
+    "hvdlite.torch.states": ("Guard", "broadcast_optimizer_state", "broadcast_parameters"),
     "hvdlite.torch.sync_batch_norm": ("SyncBatchNorm",),
     "hvdlite": (*_OTHERS, "Handle", "allgather_object", "broadcast_object", "poll", "synchronize"),
 }  # fmt: skip

@@ -9,9 +9,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 import torch
 
 from hvdlite.core.native import MISMATCH, HvdliteError
-from hvdlite.core.objects import agree
+from hvdlite.core.objects import agree, announce, digest_of_bytes
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.training.announce import announce, digest_of_bytes
 from hvdlite.training.left_out import KEY
 
 SAME = (

@@ -1,6 +1,6 @@
-"""Broadcasts weights and optimizer states from one rank to all."""
+"""Gives all ranks the weights and optimizer states of one rank; checks that weights stay equal."""
 
-from typing import Any, Iterable, List, NamedTuple, Tuple, Union
+from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, Union
 
 import torch
 
@@ -12,7 +12,7 @@ from hvdlite.torch import exchange
 from hvdlite.torch.gradients import Gradients
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.tensors import check
-from hvdlite.training import left_out
+from hvdlite.training import guards, left_out
 
 
 def broadcast_parameters(
@@ -136,3 +136,28 @@ def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> 
     names = [f"broadcast.{name}" for name in group_names(owner, tensors)]
     with progress.of_broadcast(root_rank, [t.nbytes for t in tensors]):
         exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()
+
+
+class Guard(guards.Guard):
+    """Checks every few steps that ranks have equal parameters, and no NaN or infinity.
+
+    Call ``step()`` between backward and the optimizer's step. A ``DistributedOptimizer`` averages
+    while backward runs, so one rank's NaN may have reached all ranks before the check.
+
+    :param params: ``model.named_parameters()``, in the same order on every rank.
+    :param every: steps between two checks; the first check is before the first step.
+    :param process_set: the ranks that train together; other ranks check nothing.
+    :raises ValueError: ``every`` is less than 1.
+    """
+
+    def _guarded(self) -> Iterator[guards.Guarded]:
+        for name, param in self._params:
+            gradient = None if param.grad is None else _as_numpy(param.grad)
+            yield guards.Guarded(name, _as_numpy(param), gradient)
+
+
+def _as_numpy(tensor: torch.Tensor):
+    tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor._values()  # the other values are zeros
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
