@@ -138,19 +138,9 @@ PREPARED = Extension(
     py_limited_api=FOR_ALL,
 )
 
-# jaxlib loads this library as its MPI; it is not a Python module.
-JAX = Extension(
-    "hvdlite._hvdlite_jax",
-    ["hvdlite/jax/library.c", "hvdlite/jax/clique.c"],
-    include_dirs=["hvdlite/csrc", "hvdlite/jax"],
-    extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-pthread"],
-    extra_link_args=["-pthread"],
-    py_limited_api=not WITHOUT_GIL,
-)
-
 setup(
-    ext_modules=[PREPARED, JAX],
-    cffi_modules=[f"hvdlite/_build.py:{variant}" for variant in (*ABIS.values(), NO_MPI)],
+    ext_modules=[PREPARED],
+    cffi_modules=[f"hvdlite/_build.py:{variant}" for variant in (*ABIS.values(), NO_MPI, "jax")],
     cmdclass={"build_ext": BuildVariants},
     options={} if WITHOUT_GIL else {"bdist_wheel": {"py_limited_api": "cp38"}},
 )

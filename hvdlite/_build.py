@@ -23,6 +23,7 @@ HEADERS = (
     "mxnet/push.h",
 )  # lower layers first
 HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
+HEADERS_OF_JAX = ("functions.h", "../jax/clique.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
@@ -83,3 +84,9 @@ def openmpi() -> FFI:
 def mpich() -> FFI:
     """Return the extension for libmpi.so.12: MPICH 3.1 or later, or its ABI (Intel MPI, ...)."""
     return _by_mpi("mpich")
+
+
+def jax() -> FFI:
+    """Return the library that jaxlib loads as its MPI, and Python as a module."""
+    folder = CSRC.parent / "jax"
+    return _extension("jax", HEADERS_OF_JAX, [folder / "library.c", folder / "clique.c"])

@@ -25,8 +25,11 @@ struct core {
 };
 
 /* Looks up the address of each function by its name. */
+/* cdef begin */
 typedef void (*core_function)(void);
-static inline struct core core_found(core_function (*find)(const char *name)) {
+typedef core_function core_finder(const char *name);
+/* cdef end */
+static inline struct core core_found(core_finder *find) {
 #define CORE_FOUND(name) .name = (name##_type)find(#name),
     struct core found = {CORE(CORE_FOUND)};
     return found;

@@ -9,19 +9,16 @@ from hvdlite.jax import library
 library.choose()
 
 _DEFINED_IN = {
+    "hvdlite": (*NEUTRAL, "allgather_object", "broadcast_object"),
     "hvdlite.jax.ops": (
         "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters", "reducescatter",
     ),
     "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
-    "hvdlite.jax.start": ("init", "shutdown"),
+    "hvdlite.jax.start": ("init", "shutdown"),  # in the place of hvdlite's
     "hvdlite.numpy": ("join",),
-    "hvdlite": (
-        *(name for name in NEUTRAL if name not in ("init", "shutdown")),
-        "allgather_object", "broadcast_object",
-    ),
 }  # fmt: skip
 
-__all__ = [name for names in _DEFINED_IN.values() for name in names]
+__all__ = [*dict.fromkeys(name for names in _DEFINED_IN.values() for name in names)]
 _named, __dir__ = lazy_names(globals(), _DEFINED_IN, {})
 
 

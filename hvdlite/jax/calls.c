@@ -27,7 +27,7 @@ struct call {
 
 /* global, because XLA calls a handler without an argument for the handler's own data */
 static struct core core;
-API void hvdlite_jax_call_begin(core_function (*find)(const char *)) { core = core_found(find); }
+API void hvdlite_jax_call_begin(core_finder *find) { core = core_found(find); }
 
 /* The arguments of a function of XLA; the first field is their size. */
 #define ARGS(function, ...)                                                                        \
@@ -69,45 +69,61 @@ static void *complete(void *call) {
 }
 
 /* ---- starting ---- */
-/* The attributes that calls.py passes. XLA sorts attributes by name. */
-enum { CARRIERS, GROUP, KIND, NAME, OP, PARTS, ROOT, SCALES };
+/* The attributes that calls.py passes: arrays with their type and size, and a string. XLA sorts
+ * attributes by name. */
+/* clang-format off */
+#define ATTRIBUTES(ROW) \
+    ROW(carriers, int32_t, S32, count) ROW(group, int32_t, S32, 1) ROW(kind, int32_t, S32, 1) \
+    ROW(name, XLA_FFI_ByteSpan, INVALID, 0) ROW(op, int32_t, S32, 1) \
+    ROW(parts, int32_t, S32, count) ROW(root, int32_t, S32, 1) ROW(scales, double, F64, 2)
+#define QUOTED(name, ...) " " #name
+#define MEMBER(name, type, ...) const type *name;
+struct attributes { ATTRIBUTES(MEMBER) };
+/* clang-format on */
 
-static const void *array_of(const XLA_FFI_CallFrame *frame, int attribute) {
-    return ((const XLA_FFI_Array *)frame->attrs.attrs[attribute])->data;
+/* Returns the values of attribute `i`. NULL: it has another name, type or size. */
+static const void *values_of(const XLA_FFI_Attrs *attrs, int64_t i, const char *name,
+                             XLA_FFI_DataType dtype, int64_t size) {
+    if (i >= attrs->size || attrs->names[i]->len != strlen(name)) return NULL;
+    if (memcmp(attrs->names[i]->ptr, name, strlen(name))) return NULL;
+    if (!size) return attrs->types[i] == XLA_FFI_AttrType_STRING ? attrs->attrs[i] : NULL;
+    const XLA_FFI_Array *array = attrs->attrs[i];
+    if (attrs->types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != dtype) return NULL;
+    return (int64_t)array->size == size ? array->data : NULL;
 }
 
-static hvd_handle *start_one(const XLA_FFI_CallFrame *frame, int64_t i, bool only_check,
-                             hvd_error *err) {
+/* Returns false if the attributes are others: another version of hvdlite exported the program. */
+static bool read_attributes(struct attributes *to, const XLA_FFI_Attrs *attrs, int64_t count) {
+    int64_t i = 0;
+#define READ(name, type, dtype, size)                                                              \
+    if (!(to->name = values_of(attrs, i++, #name, XLA_FFI_DataType_##dtype, size))) return false;
+    ATTRIBUTES(READ)
+    return i == attrs->size;
+}
+
+static hvd_handle *start(const XLA_FFI_CallFrame *frame, const struct attributes *a, int64_t i,
+                         bool only_check, hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
-    const XLA_FFI_ByteSpan *name = frame->attrs.attrs[NAME];
-    const int32_t *dtypes = array_of(frame, CARRIERS), *parts = array_of(frame, PARTS);
-    const double *scales = array_of(frame, SCALES);
+    const int32_t parts = a->parts[i];
     char full[HVD_MAX_NAME];
-    snprintf(full, sizeof full, "%.*s[%d]", (int)name->len, name->ptr, (int)i);
+    snprintf(full, sizeof full, "%.*s[%d]", (int)a->name->len, a->name->ptr, (int)i);
     int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_validate refuses more dimensions */
     for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
-        dims[d] = d < in->rank ? in->dims[d] : parts[i];
+        dims[d] = d < in->rank ? in->dims[d] : parts;
     hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
-    t.kind = *(const int32_t *)array_of(frame, KIND);
-    t.op = *(const int32_t *)array_of(frame, OP);
-    t.root = *(const int32_t *)array_of(frame, ROOT);
-    t.group = *(const int32_t *)array_of(frame, GROUP);
-    t.dtype = dtypes[i];
-    t.ndim = (int)in->rank + (parts[i] > 1);
-    t.prescale = scales[0];
-    t.postscale = scales[1];
-    t.out_rows = out->rank ? out->dims[0] : 1;
-    t.grouped = (int)frame->rets.size;
+    t.kind = *a->kind, t.op = *a->op, t.root = *a->root, t.group = *a->group;
+    t.dtype = a->carriers[i], t.ndim = (int)in->rank + (parts > 1);
+    t.prescale = a->scales[0], t.postscale = a->scales[1];
+    t.out_rows = out->rank ? out->dims[0] : 1, t.grouped = (int)frame->rets.size;
     t.queued = t.waited = 1;
     if (only_check) return core.hvd_validate(&t, err), NULL;
     return core.hvd_start(&t, err);
 }
 
 /* void, because jaxlib 0.12 has another name for the type of an extension */
-static XLA_FFI_Error *tell_version(const void *extension) {
-    XLA_FFI_Metadata *metadata = ((const XLA_FFI_Metadata_Extension *)extension)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+static XLA_FFI_Error *tell_version(void *extension) {
+    XLA_FFI_Api_Version *to = &((XLA_FFI_Metadata_Extension *)extension)->metadata->api_version;
+    to->major_version = XLA_FFI_API_MAJOR, to->minor_version = XLA_FFI_API_MINOR;
     return NULL;
 }
 
@@ -116,12 +132,16 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
         return tell_version(frame->extension_start);
     /* XLA may pass more operands, only so that the call runs after them */
     const int64_t count = frame->rets.size;
+    struct attributes a;
+    if (!read_attributes(&a, &frame->attrs, count))
+        return failure(frame->api, "hvdlite.jax: another version of hvdlite exported this program: "
+                                   "export it again, with the attributes" ATTRIBUTES(QUOTED));
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    for (int64_t i = 0; i < count && !c->failed.code; i++) start_one(frame, i, true, &c->failed);
+    for (int64_t i = 0; i < count && !c->failed.code; i++) start(frame, &a, i, true, &c->failed);
     while (c->count < count && !c->failed.code) {
-        hvd_handle *handle = start_one(frame, c->count, false, &c->failed);
+        hvd_handle *handle = start(frame, &a, c->count, false, &c->failed);
         if (handle) c->handles[c->count++] = handle;
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};

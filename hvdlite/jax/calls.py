@@ -11,6 +11,7 @@ import jax
 import jaxlib
 import numpy as np
 
+from hvdlite._hvdlite_jax import ffi  # type: ignore[import-not-found]
 from hvdlite.core.collectives import dense, memory_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
@@ -56,9 +57,7 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype for a dtype, and how many core elements make up one element.
-
-    A complex number is two floats.
+    """Return the core's dtype, and how many of its elements one element has: complex has two.
 
     :raises ValueError: the op is not defined on the dtype, or the core does not have it.
     """
@@ -90,9 +89,8 @@ def build() -> Path:
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
     library = ctypes.CDLL(str(build()))
-    library.hvdlite_jax_call_begin(core_function)
-    handler = jax.ffi.pycapsule(library.hvdlite_jax_call)
-    jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
+    library.hvdlite_jax_call_begin(ctypes.c_void_p(int(ffi.cast("uintptr_t", core_function))))
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.hvdlite_jax_call), platform="cpu")
 
 
 def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:

@@ -43,8 +43,8 @@ struct clique {
     int members[]; /* ranks in the job */
 };
 
-/* Global, because MPI's functions have no argument for it. calls.c has another copy of the core's
- * functions, because calls.c is compiled into another library. */
+/* Global, because MPI's functions have no argument for it. calls.c has its own copy of the core's
+ * functions: calls.c is another library, compiled later, which must not rely on this struct. */
 extern struct jax {
     struct core core;
     struct clique *_Atomic next; /* announced; NULL: none, or XLA has made its communicator */
@@ -62,5 +62,17 @@ struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double sec
 int clique_end(struct plan *started);
 /* Does both. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
+
+/* cdef begin */
+/* Gets the core's functions and this rank's position in the job from Python. */
+void hvdlite_jax_begin(core_finder *find, int rank, int size);
+/* Announces the clique of the next split with this color and key. Only one clique can be announced
+ * at a time. NULL: memory is short. */
+struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
+                                    int color);
+/* Ends the announcement. False: XLA has not asked for the clique. */
+bool hvdlite_jax_asked(struct clique *c);
+void hvdlite_jax_open(struct clique *c, int group);
+/* cdef end */
 
 #endif

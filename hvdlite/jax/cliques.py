@@ -6,7 +6,6 @@ the first run of a program, its ranks meet and open a group of the core for each
 """
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import threading
@@ -19,26 +18,23 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from hvdlite.core import registry, topology
-from hvdlite.core.native import address_of, call, lib
+from hvdlite._hvdlite_jax import ffi, lib  # type: ignore[import-not-found]
+from hvdlite.core import native, registry, topology
 from hvdlite.jax import replica_groups
-from hvdlite.jax.library import PATH
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
 _LOOK_MS = 500
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
-def core_function(name: bytes) -> int:
-    """Return the address of the core's function with this name, for C libraries."""
-    return address_of(name.decode())
+# finds a function of the core by its name, for C libraries
+core_function = ffi.callback(
+    "core_finder *", lambda n: ffi.cast("core_function", native.address_of(ffi.string(n).decode()))
+)
 
 
 @dataclass(eq=False)
 class _Clique:
     """A communicator of XLA."""
 
-    address: ctypes.c_void_p  # address of the clique in the library
+    address: Any  # its `struct clique *`
     ranks: List[int]  # in the order of the devices
     thread: Optional[threading.Thread] = None  # the only thread that may run its programs
     failure: Optional[str] = None  # why its group can't be opened; "": it is open; None: untried
@@ -54,11 +50,8 @@ class Cliques:
     """
 
     def __init__(self, patience: float) -> None:
-        self._library: Any = ctypes.CDLL(PATH)
-        self._library.hvdlite_jax_announce.restype = ctypes.c_void_p
-        self._library.hvdlite_jax_asked.restype = ctypes.c_bool
         self._rank, self._patience = topology.rank(), patience
-        self._library.hvdlite_jax_begin(core_function, self._rank, topology.size())
+        lib.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
         self._programs: Dict[int, List[_Clique]] = {}  # by id(), which a later executable may reuse
         self._open_among = functools.lru_cache(maxsize=None)(_open_among)
@@ -139,15 +132,13 @@ class Cliques:
             name += f"/devices.{','.join(map(str, key))}"
         if len(name) > 180:
             name = f"{name[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        array, place = (ctypes.c_int * len(ranks))(*ranks), ranks.index(self._rank)
-        address = ctypes.c_void_p(
-            self._library.hvdlite_jax_announce(name.encode(), array, len(ranks), place, key[0])
-        )
+        place = ranks.index(self._rank)
+        address = lib.hvdlite_jax_announce(name.encode(), ranks, len(ranks), place, key[0])
         if not address:
             raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
         with ThreadPoolExecutor(1) as other:  # a thread without the caller's settings of JAX
             problem = other.submit(self._warm, devices).exception()
-        if not self._library.hvdlite_jax_asked(address) or problem:
+        if not lib.hvdlite_jax_asked(address) or problem:
             raise RuntimeError(
                 f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
                 "expect: call hvd.init() before JAX's first computation"
@@ -162,7 +153,7 @@ class Cliques:
         if clique.failure is None:
             try:
                 group = self._open_among(tuple(clique.ranks), self._patience)
-                self._library.hvdlite_jax_open(clique.address, group)
+                lib.hvdlite_jax_open(clique.address, group)
                 clique.failure = ""
             except Exception as error:
                 clique.failure = f"hvdlite.jax: {error}"
@@ -175,16 +166,14 @@ class Cliques:
         with self._lock:
             if clique.thread is None or not clique.thread.is_alive():
                 clique.thread = here
-        why, what = "", f"hvdlite.jax: thread '{here.name}' runs a program of several processes"
+        what = f"hvdlite.jax: thread '{here.name}' runs a program of several processes"
         if self._context.value is None:
-            why = "call hvd.init() at the beginning of this thread, too"
-        elif clique.thread is not here:
-            why = (
-                f"thread '{clique.thread.name}' has run one for the same processes, and other "
-                "ranks could run the two in another order: run all their programs in one thread"
+            raise RuntimeError(f"{what}: call hvd.init() at the beginning of this thread, too")
+        if clique.thread is not here:
+            raise RuntimeError(
+                f"{what}: thread '{clique.thread.name}' has run one for the same processes, and "
+                "ranks could run the two in different orders: run all their programs in one thread"
             )
-        if why:
-            raise RuntimeError(f"{what}: {why}")
 
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run a small program that needs this communicator. Each device sends only to itself."""
@@ -198,12 +187,7 @@ class Cliques:
 
 
 def _open_among(members: Tuple[int, ...], patience: float) -> int:
-    """Open a group of these ranks, in this order; return its number in the core.
-
-    Only these ranks make the call. A rank that has begun to open a group can't stop. So the ranks
-    first agree by JAX's service, which keeps the first value of a key. The last rank to arrive
-    writes the group's number, or the first rank whose time is up writes which ranks are missing.
-    All ranks read the same value.
+    """Open a group of these ranks, in this order. Only they call this. Return its number in C.
 
     :param patience: seconds that a rank waits for the others.
     :raises RuntimeError: a rank did not arrive; all ranks that arrived raise this.
@@ -212,32 +196,44 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
     ranks = list(members)
     if ranks == list(range(topology.size())):
         return 0
-    service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
-    until, verdict = time.monotonic() + patience, ""
     try:
-        service.key_value_set(f"{place}/here/{topology.rank()}", "")
-        while not verdict:
-            call(lib.hvd_check)
-            here = service.key_value_dir_get(f"{place}/here/")
-            missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
-            # errors: another rank has written the key first; no rank wrote it within this time
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                if not missing:
-                    number = service.key_value_increment("hvdlite/groups", 1)
-                    service.key_value_set(f"{place}/verdict", f"{number}")
-                elif time.monotonic() >= until:
-                    late = (
-                        f"ranks {missing} did not come to the first collective of ranks {ranks} "
-                        f"within {patience:g} s: their programs use other ranks first, have ended, "
-                        "or are late. To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
-                    )
-                    service.key_value_set(f"{place}/verdict", late)
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                verdict = service.blocking_key_value_get(f"{place}/verdict", _LOOK_MS)
+        verdict = _verdict(ranks, patience)
     except jax.errors.JaxRuntimeError:
-        call(lib.hvd_check)  # raises hvdlite's error if a rank's end has ended the service
+        native.call(
+            native.lib.hvd_check
+        )  # raises hvdlite's error if a rank's end has ended the service
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
     # high, because hvdlite.torch begins at 0; number * size must fit into an int (SocketWorld)
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))
+
+
+def _verdict(ranks: List[int], patience: float) -> str:
+    """Return a new group's number, or why the group can't be opened; the same on all ranks.
+
+    A rank that has begun to open a group can't stop. So the ranks first agree by JAX's service,
+    which keeps the first value of a key. The last rank to arrive writes the group's number, or the
+    first rank whose time is up writes which ranks are missing.
+    """
+    service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
+    until = time.monotonic() + patience
+    service.key_value_set(f"{place}/here/{topology.rank()}", "")
+    while True:
+        native.call(native.lib.hvd_check)
+        here = service.key_value_dir_get(f"{place}/here/")
+        missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
+        # errors: another rank has written the key first; no rank wrote it within this time
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            if not missing:
+                number = service.key_value_increment("hvdlite/groups", 1)
+                service.key_value_set(f"{place}/verdict", f"{number}")
+            elif time.monotonic() >= until:
+                late = (
+                    f"ranks {missing} did not come to the first collective of ranks {ranks} within "
+                    f"{patience:g} s: their programs use other ranks first, have ended, or are "
+                    "late. To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
+                )
+                service.key_value_set(f"{place}/verdict", late)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            return service.blocking_key_value_get(f"{place}/verdict", _LOOK_MS)

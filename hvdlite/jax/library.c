@@ -58,8 +58,7 @@ MPI_CONSTANTS(UNUSED_CONSTANT)
 MPI_FUNCTIONS(UNUSED_FUNCTION)
 MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
-/* Gets the core's functions and this rank's position in the job from Python. */
-API void hvdlite_jax_begin(core_function (*find)(const char *), int rank, int size) {
+void hvdlite_jax_begin(core_finder *find, int rank, int size) {
     jax.core = core_found(find), jax.world.rank = rank, jax.world.size = size;
 }
 
@@ -71,17 +70,13 @@ API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
     if (jax.world.size) return 0;
     return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
-/* nothing to do, because hvd.shutdown() ends the job */
-API int MPIABI_Finalize(void) { return 0; }
-/* always true, because any thread may open a group */
-API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; }
+API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
+API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open groups */
 API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
 API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
 
-/* Announces the clique of the next split with this color and key. Only one clique can be announced
- * at a time. NULL: memory is short. */
-API struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
-                                        int color) {
+struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
+                                    int color) {
     struct clique *c = calloc(1, sizeof *c + (size_t)size * sizeof *c->members);
     if (!c) return NULL;
     c->parts_for = calloc((size_t)size, sizeof *c->parts_for);
@@ -94,10 +89,8 @@ API struct clique *hvdlite_jax_announce(const char *name, const int *members, in
     return jax.next = c;
 }
 
-/* Ends the announcement. False: XLA has not asked for the clique. */
-API bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&jax.next, NULL) != c; }
-
-API void hvdlite_jax_open(struct clique *c, int group) { c->group = group; }
+bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&jax.next, NULL) != c; }
+void hvdlite_jax_open(struct clique *c, int group) { c->group = group; }
 
 API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique **out) {
     struct clique *c = jax.next;
@@ -106,8 +99,7 @@ API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique 
     snprintf(all->name, sizeof all->name, "first device %d, this process is number %d", color, key);
     return *out = all, 0; /* its collectives fail */
 }
-/* nothing to do, because cliques end with the job */
-API int MPIABI_Comm_free(struct clique **c) { return *c = NULL, 0; }
+API int MPIABI_Comm_free(struct clique **c) { return *c = NULL, 0; } /* cliques end with the job */
 API int MPIABI_Error_string(int code, char *text, int *length) {
     *length = snprintf(text, sizeof clique_failure, "%s", code ? clique_failure : "no error");
     return 0;

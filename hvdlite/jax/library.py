@@ -1,7 +1,4 @@
-"""Makes jaxlib load hvdlite's C library as its MPI.
-
-``python -m hvdlite.jax.library`` prints the library's path, for MPITRAMPOLINE_LIB.
-"""
+"""Makes jaxlib load hvdlite's C library as its MPI. As a program, prints the library's path."""
 
 import os
 import sys
@@ -17,8 +14,6 @@ def choose(must: bool = False) -> None:
 
     :raises ImportError: with ``must``, if jaxlib was loaded without the library.
     """
-    if must and not PATH:
-        raise ImportError("hvdlite's library for JAX is missing: run `make install`")
     if PATH and "jaxlib" not in sys.modules:
         os.environ[VARIABLE] = PATH
     if must and os.environ.get(VARIABLE) != PATH:

@@ -39,8 +39,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return _kept[0].enter_thread()
     choose(must=True)
     for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
-        of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
-        os.environ.setdefault(limit, of_horovod or _PATIENCE)
+        os.environ.setdefault(limit, os.environ.get(limit.replace("HVDLITE", "HOROVOD"), _PATIENCE))
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
@@ -76,9 +75,8 @@ def _join() -> None:
         found, here = jax._src.distributed.global_state, (hvdlite.rank(), hvdlite.size())
         if (found.process_id, found.num_processes) != here:
             raise RuntimeError(
-                f"hvdlite.jax: this is rank {here[0]} of {here[1]}, but jax.distributed.initialize "
-                f"has made it process {found.process_id} of {found.num_processes}: leave the call "
-                "to hvd.init()"
+                f"hvdlite.jax: jax.distributed.initialize has made rank {here[0]} of {here[1]} the "
+                f"process {found.process_id} of {found.num_processes}: leave the call to hvd.init()"
             )
     if jax._src.xla_bridge.backends_are_initialized():
         raise RuntimeError(

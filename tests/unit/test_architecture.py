@@ -308,10 +308,10 @@ def test_lines_of_c_are_short():
 def test_declarations_for_python_come_from_the_headers():
     """No prototype may be written a second time for Python."""
     build_text = (PACKAGE / "_build.py").read_text()
-    seen = {*build.HEADERS, *build.HEADERS_OF_MPI}
+    seen = {*build.HEADERS, *build.HEADERS_OF_MPI, *build.HEADERS_OF_JAX}
     declared = "\n".join(build.cdef((CSRC / name).read_text()) for name in seen)
-    functions = set(re.findall(r"\b(hvd_\w+)\(", declared))
-    assert {"hvd_init", "hvd_start", "hvd_mxnet_push"} <= functions
+    functions = set(re.findall(r"\b(hvd(?:lite_jax)?_\w+)\(", declared))
+    assert {"hvd_init", "hvd_start", "hvd_mxnet_push", "hvdlite_jax_open"} <= functions
     assert not any(re.search(rf"\b{name}\b", build_text) for name in functions)
     assert len(re.findall(r"\.cdef\(", build_text)) == 1
     typed = re.compile(rf"\b(?:{'|'.join(functions)})\)?\((?:const |void|int|double)")

@@ -201,10 +201,11 @@ def test_calls_that_create_files_are_found(code, expected):
 CALL_MPI = {f"bootstrap/mpi/{name}.py" for name in ("life", "loading", "meeting", "world")}
 # Imports that only the listed modules may use.
 IMPORTERS = {
-    # These modules build the libraries with cffi, load one for an MPI, load the core, and look for
-    # it.
+    # These modules build the libraries with cffi, load one for an MPI, load the core, look for it,
+    # and load the library for JAX.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
-        "_build.py", "bootstrap/mpi/library.py", "core/native.py", "machine/probe.py"
+        "_build.py", "bootstrap/mpi/library.py", "core/native.py", "machine/probe.py",
+        "jax/calls.py", "jax/cliques.py",
     },
     # loading.py explains a missing MPI; slurm.py's probe must not import hvdlite.
     r"from mpi4py import": {"bootstrap/mpi/loading.py", "launch/backends/slurm.py"},
