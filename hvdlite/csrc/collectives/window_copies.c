@@ -4,7 +4,7 @@
  * Allgather of S in total: S/p staged, (p-1)/p S taken. 1 flag per round and rank. */
 #include "collectives/window_pass.h"
 
-static void raise_staged(const struct pass *p, uint64_t round) {
+static void raise_input(const struct pass *p, uint64_t round) {
     window_raise(p->w, WINDOW_STAGED, round);
     window_raise(p->w, WINDOW_REDUCED, round);
 }
@@ -20,7 +20,7 @@ static int give(struct pass *p, hvd_error *err) {
         uint64_t round = p->w->rounds + k;
         HVD_TRY(comm_wait_slot(p->comm, round, err));
         pack(p, &p->at[0], slot_of(p, p->w->self, round), round_bytes(p, k));
-        raise_staged(p, round);
+        raise_input(p, round);
         window_raise(p->w, WINDOW_TAKEN, round);
     }
     return HVD_OK;
@@ -29,7 +29,7 @@ static int give(struct pass *p, hvd_error *err) {
 static int receive(struct pass *p, hvd_error *err) {
     for (size_t k = 0; k < p->rounds; k++) {
         uint64_t round = p->w->rounds + k;
-        raise_staged(p, round);
+        raise_input(p, round);
         HVD_TRY(comm_wait_flag(p->comm, p->args->root, WINDOW_STAGED, round, err));
         unpack(p, &p->at[2], slot_of(p, p->args->root, round), round_bytes(p, k));
         window_raise(p->w, WINDOW_TAKEN, round);
@@ -51,7 +51,7 @@ static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
     HVD_TRY(comm_wait_slot(p->comm, round, err));
     lines_copy(slot_of(p, p->w->self, round), (const char *)p->args->data + segment.begin,
                coll_length(segment));
-    raise_staged(p, round);
+    raise_input(p, round);
     return HVD_OK;
 }
 
