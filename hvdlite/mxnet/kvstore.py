@@ -10,18 +10,17 @@ from hvdlite import job
 from hvdlite.core import topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import HvdliteValueError
-from hvdlite.core.objects import meet
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.machine import files
 from hvdlite.mxnet.changes import OfStore
-from hvdlite.mxnet.collectives import copy, empty
+from hvdlite.mxnet.collectives import empty
 from hvdlite.mxnet.compression import from_params
 from hvdlite.mxnet.gradients import Loads, Reducer, agree_on_order, common_order
+from hvdlite.mxnet.key_tensors import KeyTensors
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, check_plain, deliver, some_rows, unrecorded
-from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.parameters import broadcast_parameters
-from hvdlite.mxnet.sparse import allreduce_rows, broadcast_rows, is_sparse
+from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
 from hvdlite.numpy import barrier
 
@@ -54,11 +53,9 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def __init__(self, name: str = "dist_sync_mpi") -> None:
         job.init()  # KVStore.__init__ is not called: it needs the handle of a store of MXNet
         self._name_asked_for = _Name(name)
-        self._owner, self._met = owner_name("kvstore"), -1
+        self._tensors = KeyTensors(owner_name("kvstore"))
         self._values: Dict[object, mx.nd.NDArray] = {}
         self._sums: Dict[object, mx.nd.NDArray] = {}  # sums of pushed values, for the optimizer
-        self._last: Dict[str, mx.nd.NDArray] = {}  # by tensor name, the last array sent
-        self._labels: Dict[int, int] = {}  # for each key of a Trainer, a number equal on all ranks
         self._trainer: Any = None  # the gluon Trainer that uses this store
         self._compared: Optional[OfStore] = None  # the Trainer's parameters
         self.loaded(0)
@@ -100,7 +97,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
     def init(self, key, value) -> None:
         """Store rank 0's value under the key on every rank."""
         for name, arrays in by_key(key, value).items():
-            self._values[name] = self._from_root(name, arrays[0])
+            self._values[name] = self._tensors.from_root(name, arrays[0])
 
     @unrecorded
     def broadcast(self, key, value, out=None, priority: int = 0, root_rank: int = 0) -> None:
@@ -115,7 +112,9 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if self._trainer and not self._values:  # MXNet's engine does not see all BatchNorm writes
             mx.nd.waitall()
         for name, arrays in by_key(key, value).items():
-            kept = self._values[name] = self._from_root(name, arrays[0], priority, root_rank)
+            kept = self._values[name] = self._tensors.from_root(
+                name, arrays[0], priority, root_rank
+            )
             deliver(kept, outs[name])
 
     @unrecorded
@@ -232,13 +231,13 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             another._reducer = Reducer(self._reducer.compression)
             return another.serve(trainer)
         self._trainer, self._optimizer = trainer, trainer._optimizer
-        params = dict(enumerate(trainer._params))
+        params, owner = dict(enumerate(trainer._params)), self._tensors.owner
         order = common_order(params)
-        self._labels = {index: label for label, index in enumerate(order)}
-        self._compared = OfStore(self._owner, trainer, self._labels)
-        named = {f"{label}.{params[i].name}": params[i] for i, label in self._labels.items()}
-        broadcast_parameters(named, prefix=f"{self._owner}.start")
-        agree_on_order(self._owner, params, self._labels, global_process_set)
+        labels = self._tensors.labels = {index: label for label, index in enumerate(order)}
+        self._compared = OfStore(owner, trainer, labels)
+        named = {f"{label}.{params[i].name}": params[i] for i, label in labels.items()}
+        broadcast_parameters(named, prefix=f"{owner}.start")
+        agree_on_order(owner, params, labels, global_process_set)
         only_summed = not (
             trainer._kvstore_params["update_on_kvstore"] or trainer._compression_params
         )
@@ -287,28 +286,31 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            self._broadcast(key, kept, priority)  # SGLD adds random noise, different on each rank
+            self._tensors.broadcast(
+                key, kept, priority
+            )  # SGLD adds random noise, different on each rank
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Write the sum to all targets. With one context the sum is in place, without a copy."""
         self._compare(key)
         if self._shared:
             shared, self._shared = self._shared, None
-            shared.join([self._trainer._params[i] for i in self._labels], self._owner)
+            params = [self._trainer._params[i] for i in self._tensors.labels]
+            shared.join(params, self._tensors.owner)
         in_place = targets is arrays or len(arrays) == 1
         summed = self._sum(key, arrays, targets[0] if in_place else None, priority)
         deliver(summed, [target for target in targets if target is not summed])
         if self._values.pop(key, None) is not None:
-            self._wait_for_other(f"broadcast.{self._name(key)}", None)
+            self._tensors.wait_for_broadcast(key)
 
     def _compare(self, key) -> None:
-        if self._compared and key in self._labels:
-            self._met = meet(self._owner, self._met)
+        if self._compared and key in self._tensors.labels:
+            self._tensors.meet()
             self._compared.compare(key, self._updater is not None)
 
     def _sum(self, key, arrays: list, into, priority: int):
         """Return the sum over contexts and ranks: ``into`` if its dtype fits, or a new array."""
-        name = self._name(key)
+        name = self._tensors.name(key)
         if self._trainer and self._trainer._optimizer is not self._optimizer:
             self.loaded(1 + self._trainer._optimizer.num_update)
         states = self.states_of([name])
@@ -317,34 +319,6 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if into is None or is_sparse(into) or into.dtype != arrays[0].dtype:
             into = empty(arrays[0].shape, arrays[0].as_nd_ndarray())
         add_up(arrays, into)
-        self._wait_for_other(f"sum.{name}", into)
+        self._tensors.wait_for_other(f"sum.{name}", into)
         self._reducer.allreduce_(into, name, priority, Sum, states=states)
         return into
-
-    def _from_root(self, key, array, priority: int = 0, root_rank: int = 0):
-        """Return a new array with rank ``root_rank``'s value of ``array``."""
-        if is_sparse(array):
-            return broadcast_rows(array, root_rank, f"{self._name(key)}.broadcast")
-        kept = copy(array.as_nd_ndarray())
-        self._broadcast(key, kept, priority, root_rank)
-        return kept
-
-    def _broadcast(self, key, array, priority: int, root_rank: int = 0) -> None:
-        self._wait_for_other(f"broadcast.{self._name(key)}", array)
-        broadcast_(array, root_rank, self._name(key), priority)
-
-    def _name(self, key) -> str:
-        self._met = meet(self._owner, self._met)
-        number = isinstance(key, str) and key.isdigit()  # the keys "1" and 1 need different names
-        return f"{self._owner}.{repr(key) if number else self._labels.get(key, key)}"
-
-    def _wait_for_other(self, name: str, array) -> None:
-        """Wait until the last array sent under this name is ready, unless it is ``array``.
-
-        :param array: the array to send next, or None. MXNet orders operations on one array itself.
-        """
-        last = self._last.pop(name, None)
-        if last is not None and last is not array:
-            last.wait_to_read()
-        if array is not None:
-            self._last[name] = array
