@@ -26,6 +26,12 @@ def test_failure_of_finds_the_error_in_an_exception_of_a_framework():
     assert failure_of(RuntimeError("rank 3 is dead")) is None
 
 
+def test_the_number_of_another_rank_that_the_text_quotes_leads_nowhere():
+    kept("an older error, whose number the other rank's error has, too")
+    text = kept("rank 1 left the job (its script raised Error: x [hvdlite error 1])")
+    assert str(failure_of(RuntimeError(text))).startswith("rank 1 left the job")
+
+
 def test_the_last_errors_are_kept():
     first = kept("first")
     texts = [kept("later") for _ in range(63)]
