@@ -1,8 +1,9 @@
 """Builds hvdlite's extensions, which need compilers; pyproject.toml has everything else.
 
-``hvdlite._hvdlite_core`` needs no MPI. Each MPI has an extension, ``hvdlite._hvdlite_openmpi`` or
-``hvdlite._hvdlite_mpich``, which that MPI's mpicc compiles. An installation from source has the
-core, and the extension for its MPI if there is an mpicc. The wheel of ``make wheel`` has all three.
+``hvdlite._hvdlite_core`` and ``hvdlite._hvdlite_jax`` need no MPI. Each MPI has an extension,
+``hvdlite._hvdlite_openmpi`` or ``hvdlite._hvdlite_mpich``, which that MPI's mpicc compiles. An
+installation from source has the extension for its MPI if there is an mpicc; the wheel of ``make
+wheel`` has both.
 """
 
 import os

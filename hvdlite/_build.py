@@ -1,5 +1,6 @@
-"""Describes hvdlite's extensions to cffi: the core, and one for each MPI; ``setup.py`` compiles.
+"""Describes hvdlite's extensions to cffi: the core, one for each MPI, one for JAX's collectives.
 
+``setup.py`` compiles the extensions.
 The core does not call MPI. The extension for an MPI contains the MPI transport and the parts of the
 core that this transport uses. The extensions for MPIs differ only in their names and in the mpi.h
 with which one file is compiled. Python's declarations are cut out of the C headers, so no prototype

@@ -1,7 +1,7 @@
 /* Repeated collectives in C: the state of the module _prepared, and what both its files use.
  *
- * The interpreter owns the state. Every function needs the interpreter's lock, except in a Python
- * that has no such lock. */
+ * The interpreter owns the state. Every caller holds the interpreter's lock; in a Python without
+ * this lock, only setup() writes the state, while a module is imported. */
 #ifndef HVDLITE_CORE_PREPARED_H
 #define HVDLITE_CORE_PREPARED_H
 

@@ -39,7 +39,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return _kept[0].enter_thread()
     choose(must=True)
     for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
-        os.environ.setdefault(limit, os.environ.get(limit.replace("HVDLITE", "HOROVOD"), _PATIENCE))
+        of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
+        os.environ.setdefault(limit, of_horovod or _PATIENCE)
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
