@@ -214,9 +214,31 @@ def test_a_rank_outside_the_list_given_to_init_may_end_first():
     assert list(job.results()) == [0, 2]
 
 
-def test_init_joins_a_process_and_the_processes_it_spawned():
+SPAWNS = """
+import sys
+import numpy as np
+from jobs import report
+from mpi4py import MPI
+import hvdlite as hvd
+
+parent = MPI.Comm.Get_parent()
+if parent == MPI.COMM_NULL:
+    both = MPI.COMM_SELF.Spawn(sys.executable, [__file__], 1).Merge(False)
+else:
+    both = parent.Merge(True)
+hvd.init(both)
+total = hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)
+report(hvd.rank(), total=float(total[0]), size=hvd.size())
+hvd.shutdown()
+both.Free()
+"""
+
+
+def test_init_joins_a_process_and_the_processes_it_spawned(tmp_path):
     """Each process is alone in its MPI.COMM_WORLD; a merged communicator joins both."""
-    job = assert_passed(script(1, "spawned"))
+    program = tmp_path / "spawns.py"
+    program.write_text(SPAWNS)
+    job = assert_passed(mpirun(1, str(program)))
     assert job.results() == {rank: {"total": 2.0, "size": 2} for rank in range(2)}
 
 
