@@ -123,7 +123,7 @@ def at_exit() -> None:
     if step == ending.END_JOB:
         _end_job(code)
     elif step == ending.END_LATER:
-        bootstrap().end_by(until, code, _last_words())
+        bootstrap().end_by(until, code, _end_message())
     script_end.call_for_later_failures(_end_of_a_later_failure)
 
 
@@ -153,14 +153,14 @@ def _end_of_a_later_failure(later: script_end.Failure) -> None:
         _end_job(later.code)
 
 
-def _last_words() -> str:
+def _end_message() -> str:
     return f"hvdlite: rank {bootstrap().rank()} ends the job\n"
 
 
 def _end_job(code: int) -> None:
     """Force all ranks to end: MPI is broken, or MPI_Finalize would wait for computing ranks."""
     recorder.before_leaving()
-    script_end.flush(_last_words())
+    script_end.flush(_end_message())
     if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
         os._exit(code)  # after MPI_Abort, some mpiruns kill every process without warning
     bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
