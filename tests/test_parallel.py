@@ -53,6 +53,16 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
 EVERY = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "parallel").glob("test_*.py")}
 ON_TWO = [*ON_FOUR, f"{CONTRACT}/test_guards.py", *sorted(EVERY - {*ON_SEVERAL})]
 
+# Training over another transport and on another engine: not with each optimizer.
+TRAINING = [
+    f"tests/parallel/test_trainer.py::test_{name}"
+    for name in (
+        "changing_rates_and_batch_sizes_train_as_one_process",
+        "training_from_saved_states_equals_uninterrupted_training",
+        "allreduce_grads_gives_averages_or_the_sums_asked_for",
+    )
+]
+
 # Tests that also run with messages instead of shared memory, as between hosts.
 VERBS = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_refusals.py"]
 BY_MESSAGES = [*VERBS, *parallel("grouped", "numpy")]
@@ -112,7 +122,7 @@ def test_contract_tests_pass_without_mpi():
     )
     some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]
     some.append(f"{CONTRACT}/test_prepared.py::test_a_prepared_call_is_prepared_again_in_a_new_job")
-    passed(3, ({}, [*parallel("objects", "trainer"), *some]), (NO_WINDOW, BY_MESSAGES), env=at)
+    passed(3, ({}, [*parallel("objects"), *TRAINING, *some]), (NO_WINDOW, BY_MESSAGES), env=at)
 
 
 def test_tests_pass_with_each_setting_of_the_environment():
@@ -121,7 +131,7 @@ def test_tests_pass_with_each_setting_of_the_environment():
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])
 def test_parallel_tests_pass_on_mxnets_other_engines(engine):
-    files = [*SHORT, *parallel("memory", "trainer", "codec", "kvstore")]
+    files = [*SHORT, *TRAINING, *parallel("memory", "codec", "kvstore")]
     passed(2, ({}, files), env={"MXNET_ENGINE_TYPE": engine})
 
 
