@@ -5,6 +5,7 @@ each other. If they do not meet, because a rank failed and left the other ranks 
 failed rank ends the job.
 """
 
+import gc
 import io
 import sys
 import time
@@ -35,6 +36,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS, method="thread"))
 
 
+def pytest_collection_finish(session):
+    exempt_modules(session)
+
+
+def exempt_modules(session) -> None:
+    """Exempt what is imported by now from searches by gc: PyTorch has a million objects."""
+    gc.collect()
+    gc.freeze()
+    session.modules_exempt = len(sys.modules)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
@@ -59,6 +71,8 @@ def pytest_runtest_protocol(item, nextitem):
         who = f"rank {everyone.rank}: {item.nodeid}"
         say(item, f"\n{who}: the others do not come; ending the job\n")
         MPI.COMM_WORLD.Abort(1)
+    if len(sys.modules) > item.session.modules_exempt + 50:
+        exempt_modules(item.session)
     return result
 
 
