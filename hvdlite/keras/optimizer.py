@@ -259,19 +259,7 @@ def load_model(
         raise ValueError(
             f"{filepath}: the file has no state of an optimizer: save a compiled model"
         )
-    saved = _saved_with(filepath)
-    if saved is None and _inner(optimizer).gradient_accumulation_steps:
-        raise ValueError(
-            f"{filepath}: the optimizer adds up the gradients of several passes, and this file "
-            "does not say whether it applies their sum or their mean: save the model as a .keras "
-            "file, which says it"
-        )
-    if saved and saved["ranks"] is not None:
-        raise ValueError(
-            f"{filepath}: the optimizer averaged over a process set, ranks {saved['ranks']}. "
-            "Load it with keras.models.load_model(), and give hvd.DistributedOptimizer("
-            "model.optimizer) all its arguments and a process_set"
-        )
+    saved = _loadable(filepath, optimizer)
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
         # DistributedOptimizer sets this from backward_passes_per_step.
@@ -289,6 +277,24 @@ def load_model(
     for i in saved["local"] if saved else ():
         optimizer.register_local_var(optimizer._trainable_variables[i])
     return model
+
+
+def _loadable(filepath, optimizer) -> Optional[Dict[str, Any]]:
+    """Return the same as :func:`_saved_with`; raise ValueError if arguments can't be restored."""
+    saved = _saved_with(filepath)
+    if saved is None and _inner(optimizer).gradient_accumulation_steps:
+        raise ValueError(
+            f"{filepath}: the optimizer adds up the gradients of several passes, and this file "
+            "does not say whether it applies their sum or their mean: save the model as a .keras "
+            "file, which says it"
+        )
+    if saved and saved["ranks"] is not None:
+        raise ValueError(
+            f"{filepath}: the optimizer averaged over a process set, ranks {saved['ranks']}. "
+            "Load it with keras.models.load_model(), and give hvd.DistributedOptimizer("
+            "model.optimizer) all its arguments and a process_set"
+        )
+    return saved
 
 
 def _saved_with(filepath) -> Optional[Dict[str, Any]]:

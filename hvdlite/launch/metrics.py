@@ -39,6 +39,22 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     if where is None:
         yield
         return
+    try:
+        server = _server(address(where), read)
+    except OSError as error:
+        raise LaunchError(f"--metrics-port {where}: {error.strerror}: use another port") from error
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        at, port = address(where)[0], server.server_port
+        tell(f"hvdliterun: metrics: http://{at}:{port}/metrics")
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _server(place: Tuple[str, int], read: Callable[[], str]):
+    """Return a server that listens at this place and answers with what ``read`` returns."""
     # Imported here, because it takes a fifth of the launcher's import time. Each client has a
     # thread, so a slow client does not delay the others.
     import socket
@@ -73,16 +89,6 @@ def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
         def log_message(self, *_) -> None:
             """Print nothing, because the terminal belongs to the job."""
 
-    try:
-        server = Server(address(where), Handler)
-    except OSError as error:
-        raise LaunchError(f"--metrics-port {where}: {error.strerror}: use another port") from error
+    server = Server(place, Handler)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client has left
-    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    try:
-        at, port = address(where)[0], server.server_port
-        tell(f"hvdliterun: metrics: http://{at}:{port}/metrics")
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
+    return server
