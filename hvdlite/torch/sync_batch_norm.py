@@ -58,8 +58,8 @@ class SyncBatchNorm(_BatchNorm):
         count = sums[-1].detach()
         if count <= 1:
             raise ValueError(
-                f"{self._owner}: expected more than 1 value per channel of all ranks in training: "
-                f"got {int(count)}; this rank's input is of shape {tuple(x.shape)}"
+                f"{self._owner}: expected more than 1 value per channel over all ranks in "
+                f"training: got {int(count)}; this rank's input is of shape {tuple(x.shape)}"
             )
         mean = sums[:-1] / count
         centered = x - _along(mean, x)

@@ -134,7 +134,8 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
     int code = HVD_OK;
     mutex_lock(&t->mutex);
     if (t->file) {
-        code = error_set(err, HVD_INVALID, "the timeline is on already: stop_timeline() first");
+        code =
+            error_set(err, HVD_INVALID, "the timeline is on already: call stop_timeline() first");
     } else if (!(t->file = file_open_named(path))) {
         code = error_set(err, HVD_INVALID, "the timeline's file '%s' can't be written: %s", path,
                          strerror(errno));

@@ -248,7 +248,8 @@ def test_hvdlite_collectives_in_programs_of_several_processes_are_refused(rank):
 @several
 @pytest.mark.parametrize("ahead", [False, True], ids=["jit", "compiled"])
 @pytest.mark.parametrize(
-    "joins, text", [(True, "could run the two in different orders"), (False, "call hvd.init() at")]
+    "joins, text",
+    [(True, "could run the two programs in different orders"), (False, "call hvd.init() at")],
 )
 def test_a_second_thread_may_not_use_the_same_processes(joins, text, ahead, rank, size):
     mesh, said = mesh_of(), []
