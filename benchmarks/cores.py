@@ -69,7 +69,7 @@ def plan(nbytes: int) -> Callable:
 
 
 def teams_of(ranks: int) -> Dict[str, Dict[str, str]]:
-    """Return the variables of a job for each size of a team; 1: no teams."""
+    """Return a contestant for each size of a team, with its environment variables; 1: no teams."""
     if ranks <= 8:
         return {}
     sizes = [size for size in range(1, ranks // 2 + 1) if ranks % size == 0]

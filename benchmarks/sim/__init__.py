@@ -1,8 +1,8 @@
 """Runs hvdlite's core in a cluster that SimGrid simulates.
 
-job.c has the ranks; network.c and clock.c replace the transport, the clock and threads; all other
-code is the unchanged core. servers.c is a parameter server for comparison. This module makes the
-platform file for SimGrid, and has the costs that SimGrid does not know.
+job.c is the program of every rank; network.c and clock.c replace the transport, the clock and
+threads; all other code is the unchanged core. servers.c is a parameter server for comparison. This
+module makes the platform file for SimGrid, and defines the costs that SimGrid does not know.
 """
 
 import json
@@ -38,7 +38,7 @@ class Costs(NamedTuple):
     memory_byte: float = 0.1e-9
     call: float = 20e-6
     burst: float = 0  # bytes
-    wake: float = 0  # 0: as if ranks never slept
+    wake: float = 0  # 0: a rank wakes from a sleep at no cost
 
 
 class Place(NamedTuple):

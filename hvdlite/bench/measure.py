@@ -11,7 +11,11 @@ MOST = 1000  # most repetitions
 
 
 def once(work, comm) -> tuple:
-    """Return this rank's seconds, its threads' CPU seconds, and its seconds with preparation."""
+    """Do the work; return this rank's seconds, its CPU seconds, and its seconds with preparation.
+
+    The seconds and the CPU seconds are divided by ``work.per_run``. CPU seconds are those of all
+    threads of this process.
+    """
     begin = time.perf_counter()
     work.refresh()
     machine.meet(comm)

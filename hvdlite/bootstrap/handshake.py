@@ -80,9 +80,9 @@ def _proof(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
 
 
 def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
-    """Prove this rank's identity to the listener; return the hello that the listener has proved.
+    """Exchange hellos and proofs of identity with the listener; return the listener's hello.
 
-    :raises Stranger: the other side is not of this job, or has another version.
+    :raises Stranger: the listener is not a rank of this job, or has another version.
     :raises OSError: no answer within the connection's timeout, or the connection was closed.
     """
     client = own.packed()

@@ -187,7 +187,7 @@ int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
  * and a semicolon. hvd_flight_file returns its descriptor; -1: no recorder. hvd_flight_describe
  * stores three values: a text that all ranks of the job share, the name of the transport between
  * hosts, and the signal that appends stacks to the file (0: none). After hvd_flight_bell, each
- * stall or failure writes `word` to the file `bell` (-1: no longer). */
+ * stall or failure writes `word` to the descriptor `bell`; bell = -1 ends this. */
 extern const char hvd_flight_format[];
 int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, const char *transport, int stacks);

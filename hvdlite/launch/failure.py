@@ -89,7 +89,8 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     failed = [e for e in endings if e.failed]
     if not failed or _killed_by_the_backend(endings):
         return None
-    since = min(e.after for e in failed) - signs.patience  # scripts caught older exceptions
+    # An exception before `since` did not end its rank, because the script caught the exception.
+    since = min(e.after for e in failed) - signs.patience
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
     # A signal from outside came before the failures, even if the agent reports it later.

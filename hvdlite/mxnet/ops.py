@@ -56,7 +56,7 @@ def allreduce(
         are finite and the same on every rank. Integers are truncated toward zero after each
         multiplication.
     :param process_set: the ranks that take part; no other rank may make the call.
-    :param op: ``hvd.Average`` (the default; integers are divided toward zero), ``Sum``, ``Min``,
+    :param op: ``hvd.Average`` (the default; truncates integers toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
         Adaptive Summation", 2020: floating-point dtypes only; adds orthogonal gradients, averages
         parallel ones). For bool, Sum and Max are logical or, Min and Product are logical and.

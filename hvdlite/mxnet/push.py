@@ -58,7 +58,7 @@ class Described(NamedTuple):
 
 
 def push_in_place(described: Described, array) -> None:
-    """Do what :func:`push` does for one allreduce, faster, because each gradient is pushed here."""
+    """Push one in-place allreduce faster than :func:`push`: this may run once per gradient."""
     if not isinstance(array, _NDArray):
         raise _no_array(described.name, array)
     error = own_error()

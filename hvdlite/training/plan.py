@@ -79,7 +79,9 @@ class Reduction(NamedTuple):
         return reduction(op, scales, self.process_set)
 
     def groups(self, items: Sequence, size_of: Callable[[Any], int]) -> List[Sequence]:
-        """Split the items, which all ranks have in the same order, into groups for one operation.
+        """Split the items into groups; one operation reduces one group.
+
+        All ranks have the items in the same order.
 
         :param size_of: returns the size of an item in bytes.
         """

@@ -74,7 +74,8 @@ ENGINES_TEST(test_tensors_that_all_ranks_submitted_run_after_a_leave, ranks_run,
     }
 }
 
-/* A thread leaves after another thread has started a group of tensors. */
+/* The rank leaves while a cork holds a tensor back, as if another thread had begun to submit a
+ * group of tensors. */
 ENGINES_TEST(test_corked_tensors_still_run_after_a_leave, ranks_run, 1, 3) {
     OWN(work_free) struct work w;
     engine_cork(me->engine, true);

@@ -96,7 +96,7 @@ def test_plain_mpirun_starts_a_job_without_hvdliterun(cluster):
     program = Path(sys.executable).with_name("mpirun")
     version = probe.mpi_version() or ""
     if not program.exists() or not version.startswith("Open MPI 5"):
-        pytest.skip("its options differ from one MPI to the next: this is Open MPI 5's line")
+        pytest.skip("mpirun's options depend on the MPI: this test has the options of Open MPI 5")
     agent = ["--prtemca", "plm_ssh_agent", cluster.ssh]
     line = [program, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
     # The Makefile allows more ranks than cores, with which mpirun would put all on the first host.

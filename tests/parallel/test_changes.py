@@ -12,7 +12,7 @@ import hvdlite as hvd
 
 
 def net_of(sparse: bool = False):
-    """Return three layers with known weights, the first of which has sparse gradients if asked."""
+    """Return three layers with known weights; ``sparse``: the first layer has sparse gradients."""
     net = gluon.nn.Sequential()
     net.add(gluon.nn.Embedding(4, 3, sparse_grad=sparse))
     net.add(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(2, in_units=3))

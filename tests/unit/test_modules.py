@@ -227,7 +227,7 @@ OF_MPI = r"(Is_(initialized|finalized)|COMM_(WORLD|SELF)|Init_thread)"
 
 
 def test_only_one_package_calls_mpi():
-    """loaded_mpi.py asks the MPI of the program. The probe in slurm.py is a text for a process."""
+    """loaded_mpi.py asks the MPI that the program has loaded. slurm.py has MPI only in a string."""
     users = {
         path(module)
         for module in MODULES
@@ -322,7 +322,7 @@ FLOORS = [
 ]
 # The only imports of a higher layer, and why they are needed.
 UPWARD = {
-    ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # MXNet calls it when it makes a kvstore
+    ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # imported when MXNet makes a kvstore
     ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # for Keras with TensorFlow
     (
         "hvdlite.launch.job_site.sitecustomize",

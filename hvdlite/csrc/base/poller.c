@@ -141,10 +141,10 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         look(b, file, seconds);
         mutex_lock(&b->mutex);
         b->watched = false;
-        ssize_t read_bytes =
-            read(b->event, &rings, sizeof rings); /* under the lock, so no ring is lost */
+        /* under the mutex, because a later bell_ring writes to `event` for another thread */
+        ssize_t read_bytes = read(b->event, &rings, sizeof rings);
         (void)read_bytes;
-        mutex_notify(&b->mutex); /* another sleeping thread takes over the file */
+        mutex_notify(&b->mutex); /* wakes the other threads: one of them then polls the file */
     }
     mutex_unlock(&b->mutex);
 }

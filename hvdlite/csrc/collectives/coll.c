@@ -17,7 +17,8 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
     return on_window(comm, args) && args->memory;
 }
 
-/* Teams pass sums on in the dtype, and a prescale would apply to them, too. */
+/* A team passes its sums to the next team as values of the dtype, so the dtype must be its own
+ * accumulator. The next team would multiply these sums by the prescale again. */
 static bool in_teams(const struct comm *comm, const struct coll_args *args) {
     const struct reduce_kernels *k = args->reduce;
     return on_window(comm, args) && comm->window->team && args->bytes >= comm->window->team_bytes &&

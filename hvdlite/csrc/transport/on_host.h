@@ -29,8 +29,7 @@ struct on_host {
     struct nudges *nudges; /* NULL: not needed, or sockets are not allowed */
 };
 
-/* t->all must have rank and size. lowest: array by rank, the lowest rank of the rank's host.
- * */
+/* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. */
 int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
                  const struct transport_config *config, hvd_error *err);
 /* clean: waits until the last messages are in the mailboxes; the other ranks read mailboxes until

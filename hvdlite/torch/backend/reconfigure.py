@@ -32,7 +32,7 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 
 
 class Reconfigure:
-    """What a process group calls in ``reconfigure()``: joins this process to the new job.
+    """Joins this process to a new job. A process group calls this object in ``reconfigure()``.
 
     :param store: a store that all ranks of this job and of later jobs use.
     :raises HvdliteError: MPI has started this process.

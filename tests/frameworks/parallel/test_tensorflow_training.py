@@ -135,7 +135,7 @@ def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("differs", ["list", "loss", "kind"])
 def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced, rank, several):
-    """Names of gradients were places in the list, so ranks averaged other pairs, or waited."""
+    """Otherwise ranks would average gradients of different variables, or wait for ever."""
     first = 7 if rank == 0 else 1  # a rank may have made more layers before
     a, b, c = (tf.Variable(tf.ones([2, 2]), name=f"layer_{first + i}/kernel") for i in range(3))
 

@@ -19,7 +19,7 @@ def test_tensors_of_any_strides_are_reduced(rank, size):
 
 
 def test_tensors_of_one_call_that_share_memory_are_summed_right(rank, size):
-    """No tensor may take partial results that another has written."""
+    """A tensor's sum must not include partial results of another tensor in the same memory."""
     for number in range(5):
         whole = torch.full((100_000,), rank + 1.0)
         given = [whole, whole[:60_000], whole[40_000:], whole]

@@ -320,7 +320,7 @@ def sync_batch_norm():
 
 @pytest.mark.parametrize("make", [adasum, guard, sync_batch_norm])
 def test_an_extra_torch_optimizer_or_guard_on_one_rank_is_an_error(make, rank, several):
-    """Otherwise ranks would wait for each other's tensors. test_trainers.py tests other owners."""
+    """Otherwise ranks would wait for each other's tensors. test_trainers.py tests trainers."""
     if rank == 1:
         make()
     with pytest.raises(
