@@ -71,6 +71,19 @@ TEST(test_helpers_are_used_from_the_measured_size_on) {
     helpers_free(h);
 }
 
+static void *begin_and_end(void *arg) {
+    struct helpers *h = *(struct helpers **)arg;
+    for (size_t bytes = 1 << 16; bytes <= 1 << 23; bytes *= 2)
+        helpers_end(h, helpers_begin(h, bytes));
+    return NULL;
+}
+
+TEST(test_one_engine_measures_while_another_begins) {
+    struct helpers *h = helpers_new(2, 0, 0), *of[] = {h, h};
+    threads_run(2, begin_and_end, of, sizeof *of);
+    helpers_free(h);
+}
+
 static void *use_one_core(void *arg) {
     cpu_set_t all, one;
     struct helpers *h = helpers_new(2, 0, 0);

@@ -38,7 +38,7 @@ struct helpers {
     int threads, started;
     bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
-    size_t least;           /* bytes of the smallest collective with helpers; 0: not measured */
+    atomic_size_t least;    /* bytes of the smallest collective with helpers; 0: not measured */
     atomic_bool used, over; /* used: by an engine; over: the helpers must end */
     helpers_work *work;
     const void *arg;
@@ -142,7 +142,7 @@ struct helpers *helpers_new(int threads, double spin, size_t least) {
     memset(h, 0, sizeof *h);
     h->threads = threads < HELPERS_MOST ? threads : HELPERS_MOST;
     h->spin = spin;
-    h->least = least;
+    atomic_init(&h->least, least);
     return h;
 }
 
@@ -226,10 +226,11 @@ static size_t measure(struct helpers *h) {
 }
 
 int helpers_begin(struct helpers *h, size_t bytes) {
-    if (!h || bytes < (h->least ? h->least : SMALLEST) || atomic_exchange(&h->used, true)) return 1;
+    size_t least = h ? atomic_load_explicit(&h->least, memory_order_relaxed) : 0;
+    if (!h || bytes < (least ? least : SMALLEST) || atomic_exchange(&h->used, true)) return 1;
     if (!h->tried) start(h);
-    if (!h->least) h->least = measure(h);
-    if (bytes < h->least) return atomic_store(&h->used, false), 1;
+    if (!atomic_load(&h->least)) atomic_store(&h->least, measure(h));
+    if (bytes < atomic_load(&h->least)) return atomic_store(&h->used, false), 1;
     atomic_store(&h->open, true);
     return h->threads;
 }
