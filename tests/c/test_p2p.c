@@ -1,47 +1,9 @@
 /* Point-to-point: order, sizes, receives from any rank, early ends. */
-#include "engine_case.h"
+#include "letters.h"
 
-#include "engine/p2p_state.h"
 #include "random.h"
 
 enum { MOST = BOUNCE_SLOTS * BOUNCE_SLOT + 30000 }; /* bytes, more than a bounce buffer */
-
-static unsigned char value_of(int from, int to, int number, size_t i) {
-    return (unsigned char)((size_t)from * 7 + (size_t)to * 13 + (size_t)number * 31 + i);
-}
-
-/* One send or receive; `bytes`: a multiple of the element. */
-struct letter {
-    hvd_kind kind;
-    int peer;
-    const char *name;
-    int number;
-    size_t bytes;
-    hvd_dtype dtype;
-};
-
-static int start(struct work *l, struct engine_rank *me, struct letter of) {
-    size_t n = of.bytes / dtype_size(of.dtype);
-    struct coll_case c = {.kind = HVD_BROADCAST, .dtype = of.dtype, .n = n};
-    work_init(l, me, c, of.name, true);
-    l->tensor.request.kind = of.kind;
-    l->tensor.request.root = of.peer;
-    for (size_t i = 0; i < of.bytes; i++)
-        l->in[i] = of.kind == HVD_SEND ? value_of(me->rank, of.peer, of.number, i) : 0;
-    return work_submit(l, ERR);
-}
-#define letter_start_of(dtype, l, me, ...) start(l, me, (struct letter){__VA_ARGS__, dtype})
-#define letter_start(...) letter_start_of(HVD_UINT8, __VA_ARGS__)
-
-static void check_came(struct work *l, int from, int number) {
-    int self = l->owner->rank;
-    CHECK_INT(l->completions, 1);
-    CHECK_CODE(l->error.code, HVD_OK, l->error);
-    CHECK_INT(l->tensor.request.root, from);
-    size_t i = 0;
-    while (i < l->in_bytes && l->in[i] == value_of(from, self, number, i)) i++;
-    CHECK_CASE(i == l->in_bytes, "byte %zu of %zu from %d", i, l->in_bytes, from);
-}
 
 static const size_t SIZES[] = {0, 1, 8 << 10, (8 << 10) + 1, 16 << 10, 50000, MOST};
 enum { NSIZES = sizeof SIZES / sizeof *SIZES, EACH = 2 * NSIZES };
@@ -100,14 +62,6 @@ ENGINES_TEST(test_a_receive_from_any_rank_takes_the_first_sender, ranks_run, 2, 
         check_came(&l[i], from, 0);
         work_free(&l[i]);
     }
-}
-
-static void check_refused(struct work *l, hvd_code code, const char *what) {
-    CHECK_INT(l->completions, 1);
-    CHECK_CODE(l->error.code, code, l->error);
-    CHECK_HAS(l->error.text, "'x'");
-    CHECK_HAS(l->error.text, what);
-    work_free(l);
 }
 
 /* What the receiver expects, which rank is late, and what the error says about both. */
@@ -209,25 +163,35 @@ ENGINES_TEST(test_a_stopped_engine_fails_its_receives, ranks_run, 2, 2) {
     engine_rank_stop(me);
 }
 
-/* A damaged offer, as from another version, fails the job and the receive that it matches. */
+/* A damaged message, as from another version, fails the job and its receives. */
+struct damaged {
+    struct p2p_head head;
+    char name[1], data[3];
+    const char *says;
+};
+
 ENGINES(damaged_main, arg) {
     struct work l;
     if (me->rank != 1) return;
     OK(letter_start(&l, me, HVD_RECV, 0, "x", 0, 10));
     engine_rank_wait(me);
-    check_refused(&l, HVD_TRANSPORT, "the message that offers 'x' is damaged");
+    check_refused(&l, HVD_TRANSPORT, ((const struct damaged *)arg)->says);
 }
 
 static void send_damaged(struct ranks *ranks, int rank, void *arg) {
-    static const struct {
-        struct p2p_head head;
-        char name[1], data[3];
-    } OFFER = {{P2P_MARK, P2P_OFFER, 1, HVD_UINT8, 1, 10}, "x", "abc"};
-    if (!rank) OK(transport_send(rank_transport(ranks, 0), 1, &OFFER, sizeof OFFER, ERR));
+    if (!rank)
+        OK(transport_send(rank_transport(ranks, 0), 1, arg, offsetof(struct damaged, says), ERR));
     damaged_main(ranks, rank, arg);
 }
 
-TEST(test_a_damaged_offer_fails_the_job) { ranks_run(2, send_damaged, NULL); }
+TEST(test_a_damaged_message_fails_the_job) {
+    struct damaged of[] = {
+        {{P2P_MARK, P2P_OFFER, 1, HVD_UINT8, 1, 10}, "x", "abc", "that offers 'x' is damaged"},
+        {{P2P_MARK, P2P_PIECE, 1, 0, 1, 10}, "x", "abc", "from rank 0 is damaged"},
+        {{P2P_MARK, P2P_READ, 1, 0, 1, 10}, "x", "abc", "from rank 0 is damaged"},
+        {{P2P_MARK, P2P_DONE, 1, 0, 1, 10}, "x", "abc", "from rank 0 is damaged"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) ranks_run(2, send_damaged, &of[i]);
+}
 
 ENGINES_TEST(test_a_send_to_a_wrong_rank_is_refused, ranks_run, 2, 2) {
     struct work l;

@@ -48,6 +48,7 @@ int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     mutex_lock(&p->mutex);
     int code = p->closed ? p->why.code : HVD_OK;
     if (code) *err = p->why;
+    tensor->near = NULL;
     if (!code) tensor_list_add(&p->fresh, tensor, tensor);
     if (!code) atomic_fetch_add(&p->count, 1);
     mutex_unlock(&p->mutex);
@@ -68,12 +69,18 @@ static bool is_near(const struct p2p *p, int rank) {
     return l->host.window && l->host_of[rank] == l->host_of[p->t->at.rank];
 }
 
+static int end_of(struct p2p *p, struct tensor_list *list, struct tensor *tensor) {
+    tensor_list_remove(list, tensor);
+    p2p_finish(p, tensor, NULL);
+    return HVD_OK;
+}
+
 static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request), size = bytes;
     int to = tensor->request.root;
     struct p2p_head head = {.type = P2P_OFFER, .number = ++p->number, .bytes = bytes};
     head.code = (uint32_t)tensor->request.dtype;
-    char address[SHMEM_ADDRESS] = "";
+    struct p2p_near near = {0};
     const void *data = tensor->in;
     tensor->id = head.number;
     tensor->agreed = bytes <= P2P_SHORT ? bytes : 0;
@@ -81,8 +88,10 @@ static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     tensor->met = 0;
     tensor_list_add(&p->sends, tensor, tensor);
     if (bytes > P2P_SHORT) {
-        size = is_near(p, to) && bounce_make(&p->peers[to].to, address) ? sizeof address : 0;
-        data = address;
+        size = is_near(p, to) ? sizeof near : 0;
+        data = &near;
+        near.loan = loan_of(tensor->in, &p->cookie);
+        if (size) bounce_make(&p->peers[to].to, near.bounce);
     }
     return p2p_post(p, to, head, tensor->request.name, data, size, err);
 }
@@ -100,10 +109,7 @@ static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
         tensor->agreed += size;
         HVD_TRY(p2p_post(p, to, head, "", NULL, 0, err));
     }
-    if (tensor->agreed < bytes) return HVD_OK;
-    tensor_list_remove(&p->sends, tensor);
-    p2p_finish(p, tensor, NULL);
-    return HVD_OK;
+    return tensor->agreed < bytes ? HVD_OK : end_of(p, &p->sends, tensor);
 }
 
 /* Handles a freed slot: the sends that use the bounce buffer continue, in order. */
@@ -126,10 +132,15 @@ static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *
                          (const char *)tensor->in + tensor->agreed, size, err));
         tensor->agreed += size;
     }
-    if (upto < bytes) return HVD_OK;
-    tensor_list_remove(&p->sends, tensor);
-    p2p_finish(p, tensor, NULL);
-    return HVD_OK;
+    return upto < bytes ? HVD_OK : end_of(p, &p->sends, tensor);
+}
+
+/* Answers the receiver, which has read the tensor's memory: the tensor was under way, so the memory
+ * was still the tensor's. */
+static int confirm(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+    struct p2p_head head = {.type = P2P_DONE, .number = tensor->id};
+    HVD_TRY(p2p_post(p, tensor->request.root, head, "", NULL, 0, err));
+    return end_of(p, &p->sends, tensor);
 }
 
 static void refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code, const char *text) {
@@ -143,7 +154,9 @@ static void refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code,
 /* ---- the stepping thread ---- */
 
 static int know_peers(struct p2p *p, hvd_error *err) {
-    if (!p->peers) p->peers = calloc((size_t)p->t->at.size, sizeof *p->peers);
+    if (p->peers) return HVD_OK;
+    p->peers = calloc((size_t)p->t->at.size, sizeof *p->peers);
+    p->cookie = loan_cookie();
     return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for the peers");
 }
 
@@ -162,7 +175,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
     }
     /* moved to `sends`: all of its tensors will fail */
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
-    return code;
+    return code ? code : p2p_read(p, progress, err);
 }
 
 bool p2p_is_message(const struct message *m) { return m->size && *(uint8_t *)m->data == P2P_MARK; }
@@ -180,7 +193,7 @@ static int damaged(const struct message *m, hvd_error *err) {
 
 static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head, char *rest,
                    size_t size, hvd_error *err) {
-    bool is_piece = head->type == P2P_PIECE;
+    bool is_piece = head->type == P2P_PIECE, is_done = head->type == P2P_DONE;
     const struct bounce *bounce = &p->peers[m->from].from;
     if (is_piece && head->code) { /* the data is in a slot of the bounce buffer */
         if (!bounce->memory || head->code > BOUNCE_SLOTS || head->bytes > BOUNCE_SLOT)
@@ -188,10 +201,13 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
         rest = bounce_slot(bounce, (int)head->code - 1);
         size = head->bytes;
     }
-    struct tensor *t = find(is_piece ? &p->arriving : &p->sends, m->from, head->number);
-    if (!t || (is_piece && size > request_bytes(&t->request) - t->agreed)) return damaged(m, err);
+    struct tensor *t = find(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
+    if (!t || is_done != !!t->near) return damaged(m, err);
+    if (is_piece && size > request_bytes(&t->request) - t->agreed) return damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
-    if (head->type == P2P_WANT && t->met <= 0) t->met = clock_now();
+    if (is_done) return end_of(p, &p->arriving, t);
+    if (head->type != P2P_REFUSE && t->met <= 0) t->met = clock_now();
+    if (head->type == P2P_READ) return t->agreed ? damaged(m, err) : confirm(p, t, err);
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
         return feed_bounce(p, t, err);
@@ -227,16 +243,16 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
 }
 
 bool p2p_awaits(const struct p2p *p, int rank) {
-    const struct tensor_list *lists[] = {&p->sends, &p->receives, &p->arriving};
-    for (int i = 0; i < 3; i++)
+    const struct tensor_list *lists[] = {&p->sends, &p->receives, &p->reading, &p->arriving};
+    for (int i = 0; i < 4; i++)
         for (struct tensor *t = lists[i]->oldest; t; t = t->newer)
             if (t->request.root == rank || t->request.root == P2P_ANY) return true;
     return false;
 }
 
 const struct tensor *p2p_oldest(const struct p2p *p) {
-    const struct tensor_list *lists[] = {&p->receives, &p->arriving, &p->sends};
-    for (int i = 0; i < 3; i++)
+    const struct tensor_list *lists[] = {&p->receives, &p->reading, &p->arriving, &p->sends};
+    for (int i = 0; i < 4; i++)
         if (lists[i]->oldest) return lists[i]->oldest;
     return NULL;
 }
@@ -273,6 +289,6 @@ void p2p_close(struct p2p *p, const hvd_error *why) {
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
     mutex_unlock(&p->mutex);
-    struct tensor_list *lists[] = {&p->arriving, &p->receives, &p->sends, &fresh};
-    for (int i = 0; i < 4; i++) fail_all(p, lists[i], why);
+    struct tensor_list *lists[] = {&p->reading, &p->arriving, &p->receives, &p->sends, &fresh};
+    for (int i = 0; i < 5; i++) fail_all(p, lists[i], why);
 }

@@ -4,9 +4,14 @@
  * accepts any rank. The sender offers its tensor; if the tensor is short, the offer includes the
  * data. When a receive matches, the receiver asks for the rest in steps, a little ahead of the data
  * that has arrived. So no rank stores long data that it may never want, and long data does not
- * delay negotiation messages. On one host long data goes through shared memory, a bounce buffer
- * (p2p_state.h). A send ends when a receive has matched it and all its data has been sent. A rank
- * that has left refuses offers and tells the ranks that wait for it. */
+ * delay negotiation messages. A send ends when a receive has matched it and all its data has been
+ * sent. A rank that has left refuses offers and tells the ranks that wait for it.
+ *
+ * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
+ * (shm/loan.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
+ * send is still under way. Only the sender's answer ends the receive, because a send that has
+ * failed meanwhile no longer owns its memory. Shorter data, and memory that can't be read, goes
+ * through shared memory, a bounce buffer (p2p_state.h). */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 
@@ -28,12 +33,14 @@ struct p2p {
     hvd_error why;
     atomic_size_t count; /* number of tensors that are submitted and not finished */
     /* Only the stepping thread uses the following fields. */
-    /* unmatched sends; unmatched receives; matched receives whose data is arriving */
-    struct tensor_list sends, receives, arriving;
+    /* unmatched sends; unmatched receives; matched receives whose data this rank reads itself;
+     * matched receives that wait for data or for the answer after the last read */
+    struct tensor_list sends, receives, reading, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
     struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of this rank's last send */
+    uint64_t cookie;        /* of this rank's loans */
     bool left;
     char reason[256];
 };

@@ -1,6 +1,7 @@
 #include "base/os.h"
 #include "engine/p2p_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     if (!error && timeline_on(p->timeline)) write_timeline(p, tensor);
     flight_ended(p->flight, tensor->flight, error, clock_now());
     atomic_fetch_sub(&p->count, 1);
+    free(tensor->near);
     tensor->complete(tensor->arg, error ? &own : NULL);
 }
 
@@ -54,12 +56,13 @@ bool bounce_map(struct bounce *l, const char *address) {
     return l->memory;
 }
 
-bool bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]) {
+void bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]) {
     hvd_error ignored;
+    *address = 0;
     if (!l->memory && !l->failed) l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
-    if (l->failed) return false;
+    if (l->failed) return;
     shmem_address(l->file, address);
-    return bounce_map(l, address);
+    if (!bounce_map(l, address)) *address = 0;
 }
 
 void bounce_close(struct bounce *l) {

@@ -45,6 +45,57 @@ static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *
     return code;
 }
 
+/* near: NULL if the sender is on another host */
+static int want_first(struct p2p *p, struct tensor *tensor, const struct p2p_near *near,
+                      hvd_error *err) {
+    size_t bytes = request_bytes(&tensor->request);
+    int from = tensor->request.root;
+    bool by_bounce = near && bounce_map(&p->peers[from].from, near->bounce);
+    tensor_list_add(&p->arriving, tensor, tensor);
+    return p2p_want(p, from, tensor->id, by_bounce || P2P_AHEAD > bytes ? bytes : P2P_AHEAD,
+                    by_bounce, err);
+}
+
+static int start_long(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
+                      hvd_error *err) {
+    if (!o->size) return want_first(p, tensor, NULL, err);
+    struct p2p_near near;
+    memcpy(&near, o->text + o->head.name + 1, sizeof near);
+    near.bounce[SHMEM_ADDRESS - 1] = 0;
+    if (o->head.bytes >= P2P_LOAN && !p->peers[o->from].unreadable)
+        tensor->near = malloc(sizeof near);
+    if (!tensor->near) return want_first(p, tensor, &near, err);
+    *tensor->near = near;
+    tensor_list_add(&p->reading, tensor, tensor);
+    return HVD_OK;
+}
+
+int p2p_read(struct p2p *p, bool *progress, hvd_error *err) {
+    struct tensor *t = p->reading.oldest;
+    if (!t) return HVD_OK;
+    size_t bytes = request_bytes(&t->request), left = bytes - t->agreed;
+    size_t size = left < P2P_READ_STEP ? left : P2P_READ_STEP;
+    struct p2p_near near = *t->near;
+    *progress = true;
+    bool *unreadable = &p->peers[t->request.root].unreadable;
+    enum loan_end end = LOAN_FORBIDDEN;
+    if (!*unreadable) end = loan_read(&near.loan, t->agreed, (char *)t->out + t->agreed, size);
+    t->agreed += size;
+    if (end == LOAN_READ && t->agreed < bytes) return HVD_OK;
+    tensor_list_remove(&p->reading, t);
+    if (end == LOAN_READ) {
+        struct p2p_head head = {.type = P2P_READ, .number = t->id};
+        tensor_list_add(&p->arriving, t, t);
+        return p2p_post(p, t->request.root, head, "", NULL, 0, err);
+    }
+    /* If the sender is dead, nothing will arrive, and the job fails. */
+    *unreadable |= end == LOAN_FORBIDDEN;
+    free(t->near);
+    t->near = NULL;
+    t->agreed = 0;
+    return want_first(p, t, &near, err);
+}
+
 static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
@@ -53,16 +104,12 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
         return differ(p, tensor, o, err);
     tensor->id = o->head.number;
     tensor->agreed = 0;
-    tensor_list_add(&p->arriving, tensor, tensor);
-    if (bytes > P2P_SHORT) {
-        bool by_bounce = o->size == SHMEM_ADDRESS &&
-                         bounce_map(&p->peers[o->from].from, o->text + o->head.name + 1);
-        return p2p_want(p, o->from, o->head.number,
-                        by_bounce || P2P_AHEAD > bytes ? bytes : P2P_AHEAD, by_bounce, err);
-    }
-    if (o->size != bytes)
+    if (bytes > P2P_SHORT && (!o->size || o->size == sizeof *tensor->near))
+        return start_long(p, tensor, o, err);
+    if (o->size != bytes) {
+        tensor_list_add(&p->arriving, tensor, tensor); /* will fail with the job */
         return error_set(err, HVD_INTERNAL, "the message that offers '%s' is damaged", o->name);
-    tensor_list_remove(&p->arriving, tensor);
+    }
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
     int code = p2p_want(p, o->from, o->head.number, bytes, false, err);
     p2p_finish(p, tensor, NULL);

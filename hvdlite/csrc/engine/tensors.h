@@ -53,6 +53,7 @@ struct tensor {
     uint64_t flight;         /* number of the tensor's operation in the flight recorder; 0: none */
     bool direct;             /* true: the tensor has the same offset in its region on every rank */
     bool uneven;             /* true: some rank has chosen its own splits */
+    struct p2p_near *near;   /* recv: where the sender, on this host, keeps the data that is read */
     double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
     /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
     int64_t *rows;
