@@ -40,7 +40,8 @@ struct clique {
         int64_t bytes;
         int from;
     } noted;
-    int members[]; /* ranks in the job */
+    int *members;  /* ranks in the job */
+    void *lists[]; /* parts_from, parts_for, members */
 };
 
 /* Global, because MPI's functions have no argument for it. calls.c has its own copy of the core's

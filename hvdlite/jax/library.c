@@ -77,11 +77,11 @@ API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 
 
 struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
                                     int color) {
-    struct clique *c = calloc(1, sizeof *c + (size_t)size * sizeof *c->members);
+    struct clique *c = calloc(1, sizeof *c + (size_t)size * (2 * sizeof(void *) + sizeof(int)));
     if (!c) return NULL;
-    c->parts_for = calloc((size_t)size, sizeof *c->parts_for);
-    c->parts_from = calloc((size_t)size, sizeof *c->parts_from);
-    if (!c->parts_for || !c->parts_from) return NULL;
+    c->parts_from = c->lists;
+    c->parts_for = (const void **)c->lists + size;
+    c->members = (int *)(c->lists + 2 * size);
     c->rank = key, c->size = size, c->color = color, c->noted.bytes = -1;
     c->group = -1;
     snprintf(c->name, sizeof c->name, "%s", name);

@@ -40,7 +40,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     choose(must=True)
     for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
         of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
-        os.environ.setdefault(limit, of_horovod or _PATIENCE)
+        if not os.environ.get(limit):
+            os.environ[limit] = of_horovod or _PATIENCE
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return

@@ -111,3 +111,18 @@ TEST(test_a_tensor_ends_with_an_error_if_its_splits_can_not_be_copied) {
     hvd_drop(h);
     hvd_close();
 }
+
+TEST(test_only_an_even_alltoall_takes_lists_of_parts) {
+    static const hvd_kind KINDS[] = {HVD_ALLTOALL, HVD_ALLTOALL, HVD_ALLREDUCE};
+    int64_t rows = 1;
+    start_job_of_one_rank();
+    for (int i = 0; i < 3; i++) {
+        hvd_tensor listed = {.name = "x", .kind = KINDS[i], .ndim = 1, .dims = &rows, .listed = 1};
+        listed.open = i == 1;
+        if (i)
+            FAILS(hvd_validate(&listed, ERR), HVD_INVALID);
+        else
+            OK(hvd_validate(&listed, ERR));
+    }
+    hvd_close();
+}

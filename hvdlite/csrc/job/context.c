@@ -19,6 +19,7 @@ static struct {
     struct context *current; /* the only pointer to the process's context */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards `failures` */
+    bool watches_forks;      /* for `failing` */
     struct failures failures;
     struct stacks stacks;
 } process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
@@ -187,7 +188,8 @@ struct group *context_take_group(int id) {
 /* A lock of its own: `lock` may be held for HVD_WAIT_MS, also by the caller. */
 struct failures *context_lock_failures(void) {
     mutex_lock(&process.failing);
-    if (!process.failures.count) fork_watch(in_child, NULL); /* no job may have registered it */
+    /* no job may have registered it */
+    if (!process.watches_forks) process.watches_forks = !fork_watch(in_child, &(hvd_error){0});
     return &process.failures;
 }
 

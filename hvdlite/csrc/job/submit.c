@@ -24,6 +24,11 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     if (from->ndim < 0 || from->ndim > HVD_MAX_DIMS)
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s' has %d dimensions: expected 0 to %d",
                          from->name, from->ndim, HVD_MAX_DIMS);
+    if (from->listed && (from->kind != HVD_ALLTOALL || from->splits || from->open))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s' has lists of parts: expected an alltoall without splits, "
+                         "with a known output",
+                         from->name);
     memset(to, 0, offsetof(struct tensor, request.dims));
     strcpy(r->name, from->name);
     r->kind = from->kind;
@@ -52,7 +57,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
     to->out = from->out;
     to->out_rows = from->out_rows;
     to->open = from->open != 0;
-    to->listed = from->listed && from->kind == HVD_ALLTOALL && !from->splits;
+    to->listed = from->listed;
     to->residual = from->residual;
     return HVD_OK;
 }

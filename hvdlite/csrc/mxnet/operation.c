@@ -40,6 +40,7 @@ static void free_operation(struct operation *op) {
         for (int j = 0; j < ARRAYS; j++)
             if (m->arrays[j]) op->lib->api.release(m->arrays[j]);
         free((void *)m->tensor.splits);
+        free((void *)m->tensor.why);
     }
     for (int i = 0; i < op->nheld; i++) op->lib->api.release(op->held[i].array);
     free(op->held);
@@ -57,6 +58,7 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
     for (int i = 0; i < n; i++) {
         op->collectives[i].op = op;
         op->collectives[i].tensor.splits = NULL;
+        op->collectives[i].tensor.why = NULL;
         memset(op->collectives[i].arrays, 0, sizeof op->collectives[i].arrays);
     }
     *out = op;

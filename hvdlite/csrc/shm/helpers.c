@@ -185,8 +185,10 @@ static void copy_part(const void *arg, int part, int parts) {
     memcpy(c->to + begin, c->from + begin, end - begin);
 }
 
-/* Returns the seconds of a copy. Before it helpers sleep, as they do before a collective. */
+/* Returns the seconds of a copy. Before it helpers sleep, as they do before a collective; the copy
+ * wakes them up, also if they were late for earlier copies. */
 static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
+    h->in_vain = h->uncalled = 0;
     double begin = clock_now();
     atomic_store(&h->open, helped);
     if (helped)
