@@ -5,6 +5,7 @@
 #include "random.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -68,6 +69,28 @@ TEST(test_long_data_is_read_from_the_senders_memory_if_the_kernel_allows_it) {
         n = calls_of_ring(p, NO_DATA);
         CHECK_INT(n, reads ? p * 3 : p);
     }
+}
+
+/* The offer is there before the receive, and no thread waits for the receive. Once, the next step
+ * began only when the receiver's thread looked for messages again, after up to 0.5 s. */
+ENGINES(unwaited_main, arg) {
+    double least = PATIENCE;
+    for (int i = 0; i < 5; i++) {
+        struct work x;
+        if (me->rank) clock_nap(0.05);
+        double begin = clock_now();
+        OK(letter_start(&x, me, me->rank ? HVD_RECV : HVD_SEND, 1 - me->rank, "x", i, LONG));
+        engine_rank_wait(me);
+        least = fmin(least, clock_now() - begin);
+        if (me->rank) check_came(&x, 0, i);
+        work_free(&x);
+    }
+    CHECK_CASE(!me->rank || least < 0.1, "%g s", least);
+}
+
+TEST(test_a_receive_for_which_no_thread_waits_is_read_at_once) {
+    kernel = READS;
+    ranks_run_on_window(2, unwaited_main, NULL);
 }
 
 /* The sender's tensor fails during the read, and its memory gets other contents. */

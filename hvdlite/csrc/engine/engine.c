@@ -105,8 +105,11 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 }
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    HVD_TRY(p2p_submit(&e->p2p, tensor, err));
-    if (!transport_rings(e->t) || !progress_try(&e->progress, p2p_step, &e->p2p)) wake(e);
+    /* A step reads only a part of the sender's memory, and no message leads to the next step. */
+    bool is_read = tensor->request.kind == HVD_RECV && request_bytes(&tensor->request) >= P2P_LOAN;
+    HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
+    bool stepped = transport_rings(e->t) && progress_try(&e->progress, p2p_step, &e->p2p);
+    if (!stepped || is_read) wake(e);
     return HVD_OK;
 }
 

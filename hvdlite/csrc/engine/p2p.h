@@ -20,6 +20,9 @@
 #include "shm/flight.h"
 #include "transport/transport.h"
 
+/* Minimum bytes that are read from the sender's memory. With 256 KiB, a ring of 4 ranks on 2 cores
+ * took between 0.9 and 1.3 times as long as through the bounce buffer. */
+enum { P2P_LOAN = 512 << 10 };
 enum { P2P_ANY = -1 }; /* root of a receive that accepts any rank's tensor */
 
 struct p2p {

@@ -13,10 +13,7 @@ enum {
     P2P_PART = 32 << 10,
     P2P_STEP = 2 * P2P_PART,  /* bytes that one P2P_WANT asks for */
     P2P_AHEAD = 4 * P2P_STEP, /* maximum bytes asked for and not arrived */
-    /* Minimum bytes that are read from the sender's memory. With 256 KiB, a ring of 4 ranks on 2
-     * cores took between 0.9 and 1.3 times as long as through the bounce buffer. */
-    P2P_LOAN = 512 << 10,
-    P2P_READ_STEP = 1 << 20 /* maximum bytes that one step reads */
+    P2P_READ_STEP = 1 << 20   /* maximum bytes that one step reads */
 };
 
 /* The first byte of a message. Messages of wire.h begin with another byte. */

@@ -152,7 +152,9 @@ void *engine_run(void *arg) {
     }
     hvd_error over;
     error_set(&over, HVD_RANK_LEFT, "every rank has left the job");
+    mutex_lock(&e->progress.stepping); /* a caller may step for a tensor submitted just before */
     p2p_close(&e->p2p, &over);
+    mutex_unlock(&e->progress.stepping);
     mutex_lock(&e->mutex);
     e->ended = true;
     mutex_notify(&e->mutex);
