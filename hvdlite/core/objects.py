@@ -1,17 +1,15 @@
-"""Sends Python objects between ranks by pickle, and checks that all ranks agree."""
+"""Sends Python objects between ranks by pickle."""
 
-import hashlib
 import pickle
-import zlib
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from hvdlite.core import topology
-from hvdlite.core.collectives import run, run_all
+from hvdlite.core.collectives import run
 from hvdlite.core.error_text import error_text
-from hvdlite.core.names import meeting_name, tensor_name
-from hvdlite.core.native import FAILED, MISMATCH, HvdliteError, lib
+from hvdlite.core.names import tensor_name
+from hvdlite.core.native import FAILED, HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.rows import gather_bytes
 
@@ -118,83 +116,3 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
     full = tensor_name("object", name, global_process_set)
     data = _broadcast_bytes(data, root_rank, full, global_process_set)
     return _unpacked(name, {root_rank: data}, cause)[0]
-
-
-def agree(
-    what: str, lines: Sequence[str], shown: Optional[Sequence[str]] = None,
-    process_set: ProcessSet = global_process_set,
-    remedy: str = "Build the same network on every rank.", apart: bool = False,
-) -> None:  # fmt: skip
-    """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
-
-    The ranks first compare hashes, in one small allgather, and send the lines only if those differ.
-
-    :param what: what the lines describe, such as ``trainer0``; the ranks must also agree on this.
-    :param shown: texts that the error shows in place of the lines; None: the lines.
-    :param remedy: what the error tells the user to do.
-    :param apart: True: calls with different numbers in ``what`` do not meet, because a rank may
-        have given up an earlier call.
-    """
-    digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
-    common = f"check.{what if apart else meeting_name(what)}"
-    name = tensor_name("allgather", common, process_set)
-    if len(set(gather_bytes(digest, name, process_set))) == 1:
-        return
-    everyone = allgather_object((what, list(lines), list(shown or lines)), common, process_set)
-    owners, *_ = zip(*everyone)
-    if len(set(owners)) > 1:
-        values = _of_ranks(process_set, owners)
-        raise HvdliteError(
-            f"{meeting_name(what)}: ranks disagree on its number: {values}. {_ORDER}",
-            kind=MISMATCH,
-        )
-    nothing = ["nothing"] * max(len(theirs) for _, theirs, _ in everyone)
-    columns = zip(*(theirs + nothing[len(theirs) :] for _, theirs, _ in everyone))
-    at = next(i for i, column in enumerate(columns) if len(set(column)) > 1)
-    values = _of_ranks(process_set, [(theirs + nothing)[at] for *_, theirs in everyone])
-    text = f"{what}: ranks disagree on entry {at}: {values}. {remedy}"
-    raise HvdliteError(text, kind=MISMATCH)
-
-
-_ORDER = (
-    "Each process numbers the optimizers, trainers and layers that it makes: make the same ones "
-    "on all ranks, and use them in the same order"
-)
-
-
-def _of_ranks(process_set: ProcessSet, texts: Sequence[str]) -> str:
-    return "; ".join(f"rank {rank}: {text}" for rank, text in zip(process_set.ranks, texts))
-
-
-def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> int:
-    """Raise on every rank unless all ranks call this for the same owner; return the job's number.
-
-    ``met`` is the earlier result of :func:`meet` for this owner, or -1. If it is this job's number,
-    do nothing; otherwise the call is collective.
-    """
-    job = topology.job_number()
-    if met != job:
-        agree(owner, [], process_set=process_set)
-    return job
-
-
-def digest_of_bytes(pieces: Iterable[bytes]) -> int:
-    """Return a number above 0 that a request can carry: equal bytes have equal numbers."""
-    digest = 0
-    for piece in pieces:
-        digest = zlib.crc32(piece, digest)
-    return digest % (2**31 - 1) + 1
-
-
-def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None:
-    """Raise HvdliteError on every rank unless all ranks announce the same digest. Collective.
-
-    A rank whose script has changed something calls this. A rank that has changed nothing does
-    not. The next requests of that rank for these names fail, because they carry another digest.
-
-    :param names: full names of the tensors that an unchanged rank sends next, all of them.
-    :param digest: of the change, from :func:`digest_of_bytes`.
-    """
-    arrays = [np.zeros(1, np.float32) for _ in names]
-    members = {"op": lib.HVD_SUM, "group": group_of(process_set), "states": -digest}
-    run_all(lib.HVD_ALLREDUCE, names, arrays, arrays, [members] * len(names))

@@ -5,11 +5,12 @@ from typing import Dict, List, Sequence, Union
 import numpy as np
 
 from hvdlite.core import frameworks, topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.collectives import run, start_all
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import BRIEFLY, RANK_LEFT, HvdliteError, lib
-from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 
 

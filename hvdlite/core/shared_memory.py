@@ -6,9 +6,10 @@ from typing import Callable, NamedTuple, Optional
 import numpy as np
 
 from hvdlite.core import topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import owner_name, owner_number
 from hvdlite.core.native import call, ffi, lib, new_error
-from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.objects import allgather_object
 
 _CAPACITY = 1 << 34  # bytes of address space; a page takes no memory until it is written
 _PAGE = 1 << 16  # bytes: a multiple of every small page

@@ -10,9 +10,10 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 import numpy as np
 
 from hvdlite.core import topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.membership import Membership
 from hvdlite.core.native import HvdliteError, call, lib
-from hvdlite.core.objects import agree, broadcast_object
+from hvdlite.core.objects import broadcast_object
 from hvdlite.core.reduce_ops import Max
 from hvdlite.elastic.sampler import ElasticSampler
 from hvdlite.joined import membership

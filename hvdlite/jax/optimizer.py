@@ -4,9 +4,9 @@ from typing import Any, Optional
 
 import jax
 
+from hvdlite.core.agreement import meet
 from hvdlite.core.arguments import check_compressor
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.jax import ops

@@ -6,9 +6,9 @@ from typing import Any, Callable, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.agreement import announce, digest_of_bytes
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteError
-from hvdlite.core.objects import announce, digest_of_bytes
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.mxnet.steps import Steps
 from hvdlite.training.plan import agree_on_layers

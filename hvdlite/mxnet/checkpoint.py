@@ -12,9 +12,10 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core import progress, topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import RankFailedError
-from hvdlite.core.objects import agree, result_of_root
+from hvdlite.core.objects import result_of_root
 from hvdlite.machine import files
 from hvdlite.mxnet.states import gradients_of, pack_states, refuse_begun, resume, whole_states
 from hvdlite.training import left_out

@@ -7,9 +7,9 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core import topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.arguments import whole
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import agree
 
 
 class DistributedSampler(mx.gluon.data.Sampler):

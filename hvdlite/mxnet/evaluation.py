@@ -6,8 +6,9 @@ from typing import Any, Dict, List, Optional
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import natural_order, shape_of_name, tensor_name
-from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.objects import allgather_object
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 

@@ -18,9 +18,9 @@ from typing import (
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.agreement import agree, meet
 from hvdlite.core.names import natural_order, owner_name, tensor_name
 from hvdlite.core.native import lib
-from hvdlite.core.objects import agree, meet
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.changes import Compared, fact

@@ -4,7 +4,7 @@ from typing import Dict
 
 import mxnet as mx
 
-from hvdlite.core.objects import meet
+from hvdlite.core.agreement import meet
 from hvdlite.mxnet.collectives import copy
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse

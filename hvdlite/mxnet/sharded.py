@@ -8,9 +8,9 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteValueError
-from hvdlite.core.objects import agree
 from hvdlite.core.reduce_ops import Average, Max
 from hvdlite.machine import processes
 from hvdlite.mxnet.gradients import Gradients

@@ -4,8 +4,9 @@ import pickle
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional
 
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import agree, result_of_root
+from hvdlite.core.objects import result_of_root
 from hvdlite.core.process_set import check_root, global_process_set
 from hvdlite.mxnet.gradients import Gradients, Loads, common_order
 from hvdlite.mxnet.optimizer import DistributedOptimizer, undistribute

@@ -3,8 +3,8 @@
 import mxnet as mx
 import numpy as np
 
+from hvdlite.core.agreement import meet
 from hvdlite.core.names import owner_name, owner_number
-from hvdlite.core.objects import meet
 from hvdlite.core.reduce_ops import Sum, merged, summands
 from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1

@@ -18,9 +18,9 @@ import numpy as np
 
 from hvdlite import numpy as collectives
 from hvdlite.core import shared_memory
+from hvdlite.core.agreement import agree
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import agree
 from hvdlite.mxnet.collectives import is_shareable, nbytes_of
 from hvdlite.mxnet.push import references
 

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Opti
 
 import torch
 
+from hvdlite.core.agreement import agree, announce, digest_of_bytes
 from hvdlite.core.native import MISMATCH, HvdliteError
-from hvdlite.core.objects import agree, announce, digest_of_bytes
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.training.left_out import KEY
 

@@ -6,10 +6,10 @@ from typing import Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from hvdlite.core.agreement import meet
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.torch.ops import allreduce_async_

@@ -4,8 +4,8 @@ from typing import Dict, Sequence
 
 import torch
 
+from hvdlite.core.agreement import meet
 from hvdlite.core.names import group_names
-from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Adasum
 from hvdlite.torch import exchange

@@ -6,7 +6,8 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence
 
 import torch
 
-from hvdlite.core.objects import agree, allgather_object
+from hvdlite.core.agreement import agree
+from hvdlite.core.objects import allgather_object
 from hvdlite.torch.buckets import is_elementwise
 from hvdlite.torch.changes import SAME
 from hvdlite.training.plan import Reduction

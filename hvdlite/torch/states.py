@@ -5,8 +5,9 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, Union
 import torch
 
 from hvdlite.core import progress, topology
+from hvdlite.core.agreement import agree
 from hvdlite.core.names import group_names, owner_name
-from hvdlite.core.objects import agree, result_of_root
+from hvdlite.core.objects import result_of_root
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.torch import exchange
 from hvdlite.torch.gradients import Gradients

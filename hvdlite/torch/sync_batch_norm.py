@@ -4,8 +4,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hvdlite.core import topology
+from hvdlite.core.agreement import meet
 from hvdlite.core.names import owner_name
-from hvdlite.core.objects import meet
 from hvdlite.core.reduce_ops import Sum
 from hvdlite.torch import ops
 

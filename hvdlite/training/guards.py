@@ -10,10 +10,10 @@ from typing import Iterable, List, NamedTuple, Optional
 
 import numpy as np
 
+from hvdlite.core.agreement import meet
 from hvdlite.core.collectives import gather_numbers
 from hvdlite.core.names import owner_name
 from hvdlite.core.native import MISMATCH, HvdliteError, HvdliteValueError
-from hvdlite.core.objects import meet
 from hvdlite.core.process_set import ProcessSet, global_process_set
 
 

@@ -8,13 +8,13 @@ from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, 
 
 import numpy as np
 
+from hvdlite.core.agreement import agree
 from hvdlite.core.arguments import factor as number
 from hvdlite.core.arguments import op_of, whole, wrong
 from hvdlite.core.collectives import Repeated, dense, memory_of, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import shape_of_name
 from hvdlite.core.native import lib
-from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
 from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compressed

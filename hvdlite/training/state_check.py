@@ -10,9 +10,9 @@ from typing import List, Sequence
 
 import numpy as np
 
+from hvdlite.core.agreement import agree
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import meeting_name
-from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.training.step_check import RANGE, averages
 

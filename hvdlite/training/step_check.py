@@ -15,10 +15,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from hvdlite import numpy as collectives
+from hvdlite.core.agreement import agree
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import meeting_name
-from hvdlite.core.objects import agree
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average
 
