@@ -1,4 +1,7 @@
-"""Parameters of Gluon: gives all ranks the same weights, and checks that weights stay equal."""
+"""Ensures that all ranks have equal parameters of Gluon.
+
+A broadcast makes them equal. A Guard raises an error if they have become unequal.
+"""
 
 import types
 import weakref

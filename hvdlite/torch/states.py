@@ -1,4 +1,7 @@
-"""Gives all ranks the weights and optimizer states of one rank; checks that weights stay equal."""
+"""Ensures that all ranks have equal weights and optimizer states.
+
+A broadcast makes them equal. A Guard raises an error if weights have become unequal.
+"""
 
 from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, Union
 
