@@ -1,9 +1,10 @@
+/* What sends (p2p.c) and receives (p2p_receive.c) both use: messages to a peer, and the end of a
+ * tensor. */
 #include "base/os.h"
 #include "engine/p2p_state.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, const void *data,
              size_t size, hvd_error *err) {
@@ -40,42 +41,4 @@ void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error) {
     atomic_fetch_sub(&p->count, 1);
     free(tensor->near);
     tensor->complete(tensor->arg, error ? &own : NULL);
-}
-
-/* ---- bounce buffers ---- */
-
-enum { BYTES = BOUNCE_SLOTS * BOUNCE_SLOT };
-
-bool bounce_map(struct bounce *l, const char *address) {
-    hvd_error ignored;
-    void *memory = NULL;
-    if (!l->memory && !l->failed) {
-        l->failed = shmem_map(&memory, BYTES, true, address, &ignored) != HVD_OK;
-        l->memory = memory;
-    }
-    return l->memory;
-}
-
-void bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]) {
-    hvd_error ignored;
-    *address = 0;
-    if (!l->memory && !l->failed) l->failed = shmem_make(BYTES, &l->file, &ignored) != HVD_OK;
-    if (l->failed) return;
-    shmem_address(l->file, address);
-    if (!bounce_map(l, address)) *address = 0;
-}
-
-void bounce_close(struct bounce *l) {
-    shmem_close(l->memory, BYTES);
-    if (l->file > 0) close(l->file);
-    *l = (struct bounce){0};
-}
-
-int bounce_take(struct bounce *l) {
-    for (int slot = 0; slot < BOUNCE_SLOTS; slot++) {
-        if (l->busy >> slot & 1) continue;
-        l->busy |= 1u << slot;
-        return slot;
-    }
-    return -1;
 }

@@ -5,8 +5,8 @@
 #define HVDLITE_ENGINE_P2P_STATE_H
 
 #include "engine/p2p.h"
+#include "shm/bounce.h"
 #include "shm/loan.h"
-#include "shm/shmem.h"
 
 enum {
     P2P_SHORT = 8 << 10, /* maximum bytes that are sent with the offer */
@@ -44,31 +44,6 @@ struct p2p_head {
     uint64_t number,
         bytes; /* number: the sender's number of the send of all types from P2P_OFFER to P2P_DONE */
 };
-
-/* A bounce buffer: the sender's memory, which a receiver on the same host maps, for long data from
- * one to the other.
- *
- * The sender fills a free slot and sends the slot's number; the receiver copies the data and sends
- * a message that the slot is free. Zeroed: there is no bounce buffer. */
-enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
-
-struct bounce {
-    char *memory;  /* NULL: no bounce buffer */
-    int file;      /* descriptor of the memory in the sender; 0: none */
-    bool failed;   /* memory was short: do not try to make a bounce buffer again */
-    unsigned busy; /* in the sender: one bit for each slot in use */
-};
-
-/* The sender makes the bounce buffer and gets its address; "": none. The receiver maps the bounce
- * buffer; returns false if that fails. Then data must go in messages. */
-void bounce_make(struct bounce *l, char address[SHMEM_ADDRESS]);
-bool bounce_map(struct bounce *l, const char *address);
-void bounce_close(struct bounce *l);
-
-int bounce_take(struct bounce *l); /* takes a free slot; -1: no slot is free */
-static inline char *bounce_slot(const struct bounce *l, int slot) {
-    return l->memory + (size_t)slot * BOUNCE_SLOT;
-}
 
 /* Where a sender on the receiver's host keeps long data. */
 struct p2p_near {
