@@ -158,7 +158,7 @@ DOORS = [  # effect, pattern of its use, the only files that may use it
     ("names in the file system", r"\bAF_UNIX\b|\bsem_open\(|\bmq_open\(|\blink\(", set()),
     ("stderr", r"\bstderr\b|\bSTDERR_FILENO\b|\bfprintf\b|\bdprintf\b", {"base/output.c"}),
     ("stdout", r"\bstdout\b", set()),
-    ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/limit.c", "job/stacks.c"}),
+    ("exit", r"\b(?:exit|_exit|abort|raise|kill)\s*\(", {"job/end.c"}),
     ("signals", r"\bsignal\s*\(|\bsigaction\b", {"job/stacks.c", "job/stacks.h"}),
     ("Python", r"\bPy[A-Z_]\w+|<Python\.h>", set()),
 ]

@@ -22,6 +22,7 @@ static struct {
     bool watches_forks;      /* for `failing` */
     struct failures failures;
     struct stacks stacks;
+    int exit_code; /* of a forked child */
 } process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
 
 /* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
@@ -196,3 +197,5 @@ struct failures *context_lock_failures(void) {
 void context_unlock_failures(void) { mutex_unlock(&process.failing); }
 
 struct stacks *context_stacks(void) { return &process.stacks; }
+
+int *context_exit_code(void) { return &process.exit_code; }

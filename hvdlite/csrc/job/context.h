@@ -43,5 +43,7 @@ struct failures *context_lock_failures(void);
 void context_unlock_failures(void);
 /* A signal handler may call it. */
 struct stacks *context_stacks(void);
+/* Of a forked child. A function that runs at the exit gets no argument for it. */
+int *context_exit_code(void);
 
 #endif

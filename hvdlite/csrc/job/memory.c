@@ -1,3 +1,5 @@
+/* The functions of hvd.h for memory that the ranks of one host share: memory that exists once per
+ * host, and regions, of which each rank has one. */
 #include "hvd.h"
 
 #include "job/context.h"

@@ -2,9 +2,7 @@
  * handlers.
  *
  * Only this file handles signals. There are two previous handlers, and neither calls the other: the
- * user's handler, and the handler that was installed over it and writes the Python stacks. The
- * function that ends a forked child is also here, because a function that runs at the exit gets no
- * argument for the exit code. */
+ * user's handler, and the handler that was installed over it and writes the Python stacks. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "job/stacks.h"
 
@@ -13,7 +11,6 @@
 
 #include <errno.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -68,11 +65,4 @@ void hvd_stacks_install(int number, int file) {
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &s->before);
     sigaction(number, &action, NULL);
-}
-
-void hvd_end_child_with(int code) { context_stacks()->exit_code = code; }
-
-void hvd_end_child(void) {
-    fflush(NULL);
-    _exit(context_stacks()->exit_code);
 }

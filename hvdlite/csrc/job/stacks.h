@@ -10,7 +10,6 @@
 struct stacks {
     struct sigaction users, before; /* the two previous handlers */
     int file;                       /* for the stacks */
-    int exit_code;                  /* of a forked child */
 };
 
 #endif

@@ -1,10 +1,13 @@
-/* A limit for the end of the process: a thread ends the process if other threads do not end it in
- * time. */
+/* Ends the process. Only this file does.
+ *
+ * At a limit, a thread ends the process if other threads have not ended it in time. A forked child
+ * ends without the exit functions of its parent. */
 #include "hvd.h"
 
 #include "base/os.h"
 #include "job/context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,4 +87,11 @@ void hvd_limit_lift(hvd_limit *l) {
     await_all(l, -1);
     mutex_destroy(&l->mutex);
     free(l);
+}
+
+void hvd_end_child_with(int code) { *context_exit_code() = code; }
+
+void hvd_end_child(void) {
+    fflush(NULL);
+    _exit(*context_exit_code());
 }
