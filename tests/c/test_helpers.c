@@ -61,6 +61,7 @@ TEST(test_one_engine_at_a_time_has_helpers) {
 TEST(test_helpers_are_used_from_the_measured_size_on) {
     struct helpers *h = helpers_new(2, 0, 0);
     int before = 1;
+    helpers_measure(h);
     CHECK_INT(helpers_begin(h, 4096), 1);
     for (size_t bytes = 1 << 16; bytes <= 1 << 23; bytes *= 2) {
         int parts = helpers_begin(h, bytes);
@@ -71,21 +72,9 @@ TEST(test_helpers_are_used_from_the_measured_size_on) {
     helpers_free(h);
 }
 
-static void *begin_and_end(void *arg) {
-    struct helpers *h = *(struct helpers **)arg;
-    for (size_t bytes = 1 << 16; bytes <= 1 << 23; bytes *= 2)
-        helpers_end(h, helpers_begin(h, bytes));
-    return NULL;
-}
-
-TEST(test_one_engine_measures_while_another_begins) {
-    struct helpers *h = helpers_new(2, 0, 0), *of[] = {h, h};
-    threads_run(2, begin_and_end, of, sizeof *of);
-    helpers_free(h);
-}
-
 static bool uses_helpers(size_t bytes) {
     struct helpers *h = helpers_new(2, 0, 0);
+    helpers_measure(h);
     int parts = helpers_begin(h, bytes);
     helpers_end(h, parts);
     helpers_free(h);

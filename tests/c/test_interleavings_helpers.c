@@ -13,6 +13,7 @@
 
 #define helpers_new search_helpers_new
 #define helpers_free search_helpers_free
+#define helpers_measure search_helpers_measure
 #define helpers_threads search_helpers_threads
 #define helpers_begin search_helpers_begin
 #define helpers_run search_helpers_run

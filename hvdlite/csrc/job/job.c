@@ -248,6 +248,14 @@ static void open_helpers(struct job *j, const struct transport *t) {
                              j->config.options.threads_bytes);
 }
 
+static int measure_helpers(const struct job *j, const struct transport *t, hvd_error *err) {
+    const struct comm *host = &t->layout.host;
+    if (!host->window) return HVD_OK;
+    HVD_TRY(coll_meet(host, err));
+    helpers_measure(j->helpers);
+    return HVD_OK;
+}
+
 /* Opens the transport even if reading the environment failed on this rank (`code`, *err), because
  * all ranks learn of the failure through the transport. */
 static int open_world(struct job *j, struct group *world, struct bootstrap *bootstrap, int code,
@@ -264,6 +272,7 @@ static int open_world(struct job *j, struct group *world, struct bootstrap *boot
     HVD_TRY(transport_agree(world->transport, code, err));
     open_helpers(j, world->transport);
     HVD_TRY(tune(j, world->transport, err));
+    HVD_TRY(measure_helpers(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
 }

@@ -38,7 +38,7 @@ struct helpers {
     int threads, started;
     bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
-    atomic_size_t least;    /* bytes of the smallest collective with helpers; 0: not measured */
+    size_t least;           /* bytes of the smallest collective with helpers; 0: not measured */
     atomic_bool used, over; /* used: by an engine; over: the helpers must end */
     helpers_work *work;
     const void *arg;
@@ -142,7 +142,7 @@ struct helpers *helpers_new(int threads, double spin, size_t least) {
     memset(h, 0, sizeof *h);
     h->threads = threads < HELPERS_MOST ? threads : HELPERS_MOST;
     h->spin = spin;
-    atomic_init(&h->least, least);
+    h->least = least;
     return h;
 }
 
@@ -213,26 +213,23 @@ static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
     return times[1][TIMES / 2] < CLEARLY * times[0][TIMES / 2];
 }
 
-/* Returns from how many bytes on copies are faster with helpers. The ranks of a host measure at
- * about the same time, so helpers that would take the cores of other ranks are not faster. */
-static size_t measure(struct helpers *h) {
-    size_t least = SIZE_MAX;
-    char *memory = malloc(2 * LARGEST);
-    if (!memory) return LARGEST;
+void helpers_measure(struct helpers *h) {
+    char *memory = h && !h->least ? malloc(2 * LARGEST) : NULL;
+    if (!memory) return;
     memset(memory, 1, 2 * LARGEST);
+    start(h);
+    h->least = SIZE_MAX;
     struct copy c = {memory, memory + LARGEST, LARGEST};
-    for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) least = c.bytes;
+    for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) h->least = c.bytes;
     h->in_vain = h->uncalled = 0;
     free(memory);
-    return least;
 }
 
+/* ---- collectives ---- */
+
 int helpers_begin(struct helpers *h, size_t bytes) {
-    size_t least = h ? atomic_load_explicit(&h->least, memory_order_relaxed) : 0;
-    if (!h || bytes < (least ? least : SMALLEST) || atomic_exchange(&h->used, true)) return 1;
+    if (!h || bytes < (h->least ? h->least : LARGEST) || atomic_exchange(&h->used, true)) return 1;
     if (!h->tried) start(h);
-    if (!atomic_load(&h->least)) atomic_store(&h->least, measure(h));
-    if (bytes < atomic_load(&h->least)) return atomic_store(&h->used, false), 1;
     atomic_store(&h->open, true);
     return h->threads;
 }

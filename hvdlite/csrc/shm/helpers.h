@@ -5,8 +5,7 @@
  * including the engine's thread. Any thread may do any part, so the engine never waits for a helper
  * that gets no core. Helpers sleep between collectives, and during a collective if the engine waits
  * long, so that they take no core from computing threads. If helpers start their parts too late,
- * the engine calls them less often. The first large collective starts the helpers and measures from
- * which size they make a copy faster. */
+ * the engine calls them less often. */
 #ifndef HVDLITE_SHM_HELPERS_H
 #define HVDLITE_SHM_HELPERS_H
 
@@ -22,10 +21,15 @@ typedef void helpers_work(const void *arg, int part, int parts);
 /* `threads`: number of threads of this rank, including the engine's. `spin`: seconds that a helper
  * spins for the next work of a collective; 0 if there are more threads than cores: then a helper
  * that wakes up preempts no thread. `least`: helpers work for collectives of at least so many
- * bytes; 0: measured. Returns NULL for one thread, or if memory is short. */
+ * bytes; 0: helpers_measure finds it out. Returns NULL for one thread, or if memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no engine uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
+/* Starts the helpers and measures from how many bytes on they make a copy faster, unless
+ * helpers_new got that number. Call it on all ranks of the host at the same time: then helpers that
+ * would take the cores of other ranks are not faster. Call it before any engine uses the helpers.
+ * NULL does nothing. */
+void helpers_measure(struct helpers *h);
 int helpers_threads(const struct helpers *h); /* returns 1 for NULL */
 
 /* Begins a collective of `bytes`. Returns the number of parts of its work; 1: the engine works
