@@ -19,10 +19,10 @@ def register_with_torch() -> None:
     if not dist.is_available() or hasattr(dist.Backend, "HVDLITE"):
         return
 
-    def create(told, unused):
+    def create(options, unused):
         _correct_default(dist, sys._getframe(1).f_locals.get("pg"))
-        later = getattr(told, "enable_reconfigure", False)  # PyTorch 2.14
-        return make(told.store, told.group_rank, told.group_size, told.timeout, later)
+        later = getattr(options, "enable_reconfigure", False)  # PyTorch 2.14
+        return make(options.store, options.group_rank, options.group_size, options.timeout, later)
 
     def make(store, rank, size, timeout, later):
         from hvdlite.torch.backend import place
@@ -65,13 +65,13 @@ def _stand_in_for_gloo(dist, make) -> None:
         ):
             forks = sys.modules.get("hvdlite.exit.forks")
             if forks and forks.is_child():  # hvdlite can't run in a forked child
-                _say(cls.told, rank, "a process that a rank has forked has PyTorch's own gloo")
+                _say(cls.printed, rank, "a process that a rank has forked has PyTorch's own gloo")
                 more = {"enable_reconfigure": True} if enable_reconfigure else {}
                 return real(store, rank, size, timeout, **more)
             timeout = getattr(timeout, "_timeout", timeout)  # of ProcessGroupGloo._Options
             if not isinstance(timeout, timedelta):
                 timeout = timedelta(seconds=timeout)
-            _say(cls.told, rank, "gloo is hvdlite")
+            _say(cls.printed, rank, "gloo is hvdlite")
             group = make(store, rank, size, timeout, enable_reconfigure)
             group._as_gloo()
             type(group).create_device = staticmethod(real.create_device)
@@ -89,14 +89,16 @@ def _stand_in_for_gloo(dist, make) -> None:
         register(self, device, kind, backend)
 
     c10d.ProcessGroup._register_backend = _register_backend
-    dist.ProcessGroupGloo = c10d.ProcessGroupGloo = StandIn("ProcessGroupGloo", (), {"told": set()})
+    dist.ProcessGroupGloo = c10d.ProcessGroupGloo = StandIn(
+        "ProcessGroupGloo", (), {"printed": set()}
+    )
 
 
-def _say(told: set, rank: int, what: str) -> None:
+def _say(printed: set, rank: int, what: str) -> None:
     """Say this once on rank 0."""
-    if rank == 0 and what not in told:
+    if rank == 0 and what not in printed:
         print(f"hvdlite: HVDLITE_AS_GLOO=1: {what}", file=sys.stderr, flush=True)
-    told.add(what)
+    printed.add(what)
 
 
 def _correct_default(dist, group) -> None:

@@ -16,13 +16,8 @@ from cffi import FFI
 
 # relative when setup.py runs this file, because setuptools requires relative paths
 CSRC = Path(__file__).parent / "csrc"
-HEADERS = (
-    "base/error.h",
-    "base/types.h",
-    "hvd.h",
-    "shm/flight.h",
-    "mxnet/push.h",
-)  # lower layers first
+# lower layers first
+HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
 HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
 HEADERS_OF_JAX = ("functions.h", "../jax/clique.h")
 

@@ -45,8 +45,8 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         if absence(fullname):
             raise ModuleNotFoundError(absence(fullname), name=fullname)
-        there = fullname in MODULES or _is_module(_same_name(fullname))
-        return importlib.util.spec_from_loader(fullname, self) if there else None
+        exists = fullname in MODULES or _is_module(_same_name(fullname))
+        return importlib.util.spec_from_loader(fullname, self) if exists else None
 
     def exec_module(self, module) -> None:
         name = module.__name__  # the loaded module replaces the empty one
@@ -76,13 +76,13 @@ def take_its_place() -> None:
 
     :raises ImportError: the real Horovod has been imported already.
     """
-    there = sys.modules.get("horovod")
-    if there is None:
-        there = sys.modules["horovod"] = Names("horovod", MODULES["horovod"])
-        there.__version__ = VERSION  # type: ignore[attr-defined]
-    if not isinstance(there, Names):
+    loaded = sys.modules.get("horovod")
+    if loaded is None:
+        loaded = sys.modules["horovod"] = Names("horovod", MODULES["horovod"])
+        loaded.__version__ = VERSION  # type: ignore[attr-defined]
+    if not isinstance(loaded, Names):
         raise ImportError(
-            f"horovod is imported already ({there.__file__}): import hvdlite.as_horovod before it"
+            f"horovod is imported already ({loaded.__file__}): import hvdlite.as_horovod before it"
         )
     if not any(isinstance(finder, _AsHorovod) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AsHorovod())

@@ -30,7 +30,7 @@ eval "$(hvdlite completion)"                        shell completion for bash an
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the command named by the first argument; return its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     lines = [f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
     new = parser(
         "hvdlite",
@@ -40,7 +40,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     new.usage = "hvdlite COMMAND ... (hvdlite COMMAND --help)"
     new.add_argument("--version", action="version", version=__version__)
     new.add_argument("command", metavar="COMMAND", help=", ".join(COMMANDS))
-    command = new.parse_args(words[:1]).command
+    command = new.parse_args(argv[:1]).command
     if command not in COMMANDS:
         import difflib
 
@@ -49,7 +49,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         new.error(f"unknown command {command}: {hint}")
     module, first, _ = COMMANDS[command]
     try:
-        return importlib.import_module(module).main([*first, *words[1:]])
+        return importlib.import_module(module).main([*first, *argv[1:]])
     except KeyboardInterrupt:  # Ctrl-C ends a command that only watches
         return 128 + signal.SIGINT
 

@@ -79,11 +79,11 @@ def allreduce_plan(
     if memory.owner is not array or not fits:
         raise ValueError(f"tensor '{full}': expected NumPy arrays in C order that do not overlap")
     planned, source = Prepared(full, memory, *details), memory.address
-    there = None if out is None else out.ctypes.data
+    address = None if out is None else out.ctypes.data
 
     def plan() -> np.ndarray:
         result = np.empty(array.shape, array.dtype) if out is None else out
-        prepared.run(planned, source, there or result.ctypes.data, (array, result))
+        prepared.run(planned, source, address or result.ctypes.data, (array, result))
         return result
 
     return plan

@@ -44,11 +44,8 @@ def test_jobs_without_mpi_give_the_bits_of_mpi_and_load_no_mpi(size):
 def test_results_have_the_same_bits_with_any_number_of_threads():
     digests = []
     for threads in (1, 2, 3):
-        found = results(
-            ended(
-                2, "bits", env={"HVDLITE_THREADS": str(threads), "HVDLITE_THREADS_BYTES": "65536"}
-            )
-        )
+        env = {"HVDLITE_THREADS": str(threads), "HVDLITE_THREADS_BYTES": "65536"}
+        found = results(ended(2, "bits", env=env))
         assert [found[rank]["helpers"] for rank in range(2)] == [threads - 1] * 2
         digests.append({rank: values["digest"] for rank, values in found.items()})
     assert digests[0] == digests[1] == digests[2]

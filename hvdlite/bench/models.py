@@ -58,10 +58,10 @@ def bert_shapes() -> List[Shape]:
 
     https://arxiv.org/abs/1810.04805: 110 million parameters.
     """
-    layers, units, inner, words, positions = 12, 768, 3072, 30522, 512
+    layers, units, inner, vocabulary, positions = 12, 768, 3072, 30522, 512
     norm = [(units,), (units,)]
     attention = 4 * [(units, units), (units,)]  # query, key, value, output
     feed_forward = [(inner, units), (inner,), (units, inner), (units,)]
-    embeddings = [(words, units), (positions, units), (2, units), *norm]
+    embeddings = [(vocabulary, units), (positions, units), (2, units), *norm]
     layer = [*attention, *norm, *feed_forward, *norm]
     return [*embeddings, *layers * layer, (units, units), (units,)]

@@ -23,9 +23,9 @@ _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
 
-def wrong(what: str, got: Any, expected: str) -> ValueError:
+def wrong(what: str, value: Any, expected: str) -> ValueError:
     """Return the error for a wrong argument."""
-    shown = repr(got)
+    shown = repr(value)
     return ValueError(f"{what} is {shown[:80]}{'...' * (len(shown) > 80)}: expected {expected}")
 
 

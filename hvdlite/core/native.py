@@ -170,9 +170,9 @@ def numbered(error: HvdliteError) -> HvdliteError:
 
     Callbacks need the number if their framework keeps only the text of an exception.
     """
-    kept, of = new_error(), {"text": str(error), "tensor": error.tensor, "host": error.host}
+    kept, texts = new_error(), {"text": str(error), "tensor": error.tensor, "host": error.host}
     kept.code = next((code for code in _CODES if kind_of(code) == error.kind), lib.HVD_INVALID)
-    for field, text in of.items():
+    for field, text in texts.items():
         buffer = getattr(kept, field)
         cut = (text or "").encode()[: len(buffer) - 1]
         ffi.memmove(buffer, cut, len(cut))

@@ -129,10 +129,10 @@ struct call {
 
 /* Runs the call into `result`; returns `result`, or a new array if the number of rows differs. */
 static PyObject *run_into(const struct call *c, PyObject *known, PyObject *result,
-                          Py_buffer *there) {
+                          Py_buffer *target) {
     PyObject *owner = PyTuple_Pack(2, c->array, result);
     PyObject *handle =
-        owner ? prepared_run_on(c->s, known, c->source.buf, there->buf, owner) : NULL;
+        owner ? prepared_run_on(c->s, known, c->source.buf, target->buf, owner) : NULL;
     Py_XDECREF(owner);
     if (!handle) return NULL;
     if (handle == Py_None) {
@@ -148,14 +148,14 @@ static PyObject *run_into(const struct call *c, PyObject *known, PyObject *resul
 
 static PyObject *run_to(struct call *c, PyObject *known, PyObject *shape) {
     PyObject *result = c->out, *ran = NULL;
-    Py_buffer there;
+    Py_buffer target;
     bool made = result == Py_None;
     if (made && !(result = PyObject_CallFunctionObjArgs(c->s->empty, shape, c->dtype, NULL)))
         return NULL;
-    if (hold(c->s, result, PyBUF_WRITABLE, &there)) {
+    if (hold(c->s, result, PyBUF_WRITABLE, &target)) {
         bool fits = same(result, c->s->shape, shape) && same(result, c->s->dtype, c->dtype);
-        if (fits && !overlap(&c->source, &there)) ran = run_into(c, known, result, &there);
-        PyBuffer_Release(&there);
+        if (fits && !overlap(&c->source, &target)) ran = run_into(c, known, result, &target);
+        PyBuffer_Release(&target);
     }
     if (made) Py_DECREF(result);
     return ran;

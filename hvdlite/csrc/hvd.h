@@ -232,13 +232,14 @@ void hvd_keep_failure(hvd_error *err);
 /* Copies a kept error. Returns false if it is not kept any more. */
 bool hvd_kept_failure(uint64_t number, hvd_error *out);
 
-/* Sets a limit: unless the caller lifts the limit, this process prints `words` and exits with
+/* Sets a limit: unless the caller lifts the limit, this process prints `message` and exits with
  * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job for which the
  * caller waits inside MPI, where only this limit can end a wait. The job then checks that these
  * ranks answer, and the seconds start when the job has failed. Returns NULL if memory is short;
  * lifting NULL does nothing. */
 typedef struct hvd_limit hvd_limit;
-hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code, const char *words);
+hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
+                         const char *message);
 void hvd_limit_lift(hvd_limit *limit);
 
 /* At Python's exit: ends a child that was forked from a process with MPI, with the exit code set

@@ -162,14 +162,14 @@ class Cliques:
 
     def _check_thread(self, clique: _Clique) -> None:
         """Make this thread the communicator's thread; raise RuntimeError if that is not allowed."""
-        here = threading.current_thread()
+        current = threading.current_thread()
         with self._lock:
             if clique.thread is None or not clique.thread.is_alive():
-                clique.thread = here
-        what = f"hvdlite.jax: thread '{here.name}' runs a program of several processes"
+                clique.thread = current
+        what = f"hvdlite.jax: thread '{current.name}' runs a program of several processes"
         if self._context.value is None:
             raise RuntimeError(f"{what}: call hvd.init() at the beginning of this thread, too")
-        if clique.thread is not here:
+        if clique.thread is not current:
             raise RuntimeError(
                 f"{what}: thread '{clique.thread.name}' has run a program of the same processes, "
                 "and ranks could run the two programs in different orders: run all programs of "
@@ -200,9 +200,8 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
     try:
         verdict = _verdict(ranks, patience)
     except jax.errors.JaxRuntimeError:
-        native.call(
-            native.lib.hvd_check
-        )  # raises hvdlite's error if a rank's end has ended the service
+        # raises hvdlite's error if a rank's end has ended the service
+        native.call(native.lib.hvd_check)
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
@@ -222,8 +221,8 @@ def _verdict(ranks: List[int], patience: float) -> str:
     service.key_value_set(f"{place}/here/{topology.rank()}", "")
     while True:
         native.call(native.lib.hvd_check)
-        here = service.key_value_dir_get(f"{place}/here/")
-        missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in here})
+        arrived = service.key_value_dir_get(f"{place}/here/")
+        missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in arrived})
         # errors: another rank has written the key first; no rank wrote it within this time
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if not missing:

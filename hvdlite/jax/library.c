@@ -228,10 +228,11 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
 API int MPIABI_Wait(char **request, void *status) {
     if ((uintptr_t)*request % 2 != RECEIVE) return *request && clique_end((struct plan *)*request);
     struct clique *c = (struct clique *)(*request - RECEIVE);
-    const struct noted got = c->noted;
+    const struct noted noted = c->noted;
     c->noted.bytes = -1;
-    if (got.bytes < 0) return 0; /* Isend has received it */
-    hvd_tensor t = tensor_of(HVD_RECV, HVD_UINT8, 1, &got.bytes, got.out, got.out, got.bytes);
-    t.root = got.from;
+    if (noted.bytes < 0) return 0; /* Isend has received it */
+    hvd_tensor t =
+        tensor_of(HVD_RECV, HVD_UINT8, 1, &noted.bytes, noted.out, noted.out, noted.bytes);
+    t.root = noted.from;
     return clique_run(c, &t);
 }

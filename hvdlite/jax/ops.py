@@ -102,8 +102,9 @@ def alltoall(
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
     array = _own(collective, tree)
-    got, came = rows.exchange(name, _carrier(collective, array), splits, process_set).synchronize()
-    return _restored(got, array), jnp.asarray(came, "int32")
+    handle = rows.exchange(name, _carrier(collective, array), splits, process_set)
+    received, rows_from = handle.synchronize()
+    return _restored(received, array), jnp.asarray(rows_from, "int32")
 
 
 def _mapped(c: Collective, tree: Any) -> Any:
@@ -136,7 +137,8 @@ def _outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
     sent = [_carrier(c, array) for array in arrays]
     names, ps, outs = group_names(c.name, sent), c.process_set, list(map(_room_for, sent))
     if c.kind == lib.HVD_ALLGATHER:
-        results = [got for got, _ in rows.gather(names, sent, ps, [None] * len(sent)).synchronize()]
+        handle = rows.gather(names, sent, ps, [None] * len(sent))
+        results = [gathered for gathered, _rows in handle.synchronize()]
     elif c.kind == lib.HVD_ALLTOALL:
         begun = [rows.exchange(str(n), a, None, ps, o) for n, a, o in zip(names, sent, outs)]
         results = [handle.synchronize()[0] for handle in begun]
@@ -155,9 +157,9 @@ def _room_for(array: np.ndarray) -> np.ndarray:
     return room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
 
 
-def _restored(got: np.ndarray, array: np.ndarray) -> Any:
-    got = got.view(array.dtype)  # `got` owns its memory, so it may be changed
-    return jax.device_put(got[..., 0] if array.dtype.kind == "c" else got, may_alias=True)
+def _restored(result: np.ndarray, array: np.ndarray) -> Any:
+    result = result.view(array.dtype)  # `result` owns its memory, so it may be changed
+    return jax.device_put(result[..., 0] if array.dtype.kind == "c" else result, may_alias=True)
 
 
 # ---- inside ----

@@ -29,11 +29,11 @@ def translate() -> None:
             mlir.register_lowering(primitive, rule, platform="cpu")
 
 
-def _lower(rule: Callable[..., Any], gathers: bool, context: Any, x: Any, **how: Any) -> Any:
+def _lower(rule: Callable[..., Any], gathers: bool, context: Any, x: Any, **options: Any) -> Any:
     (small,), (small_result,) = context.avals_in, context.avals_out
     dtype = small.dtype
     if not jnp.issubdtype(dtype, np.floating) or dtype == jnp.bfloat16 or dtype.itemsize > 2:
-        return rule(context, x, **how)
+        return rule(context, x, **options)
     as_bits = gathers and jnp.finfo(dtype).bits >= 8
     carrier = jnp.dtype(f"uint{8 * dtype.itemsize}" if as_bits else "float32")
     large, large_result = small.update(dtype=carrier), small_result.update(dtype=carrier)
@@ -44,5 +44,5 @@ def _lower(rule: Callable[..., Any], gathers: bool, context: Any, x: Any, **how:
         return lower(context.replace(primitive=None, avals_in=[before], avals_out=[after]), value)
 
     moved = context.replace(avals_in=[large], avals_out=[large_result])
-    (result,) = rule(moved, converted(x, small, large)[0], **how)
+    (result,) = rule(moved, converted(x, small, large)[0], **options)
     return converted(result, large_result, small_result)

@@ -74,10 +74,10 @@ def _finish() -> None:
 def _join() -> None:
     """Connect JAX's processes (jax.distributed), unless the program has done so."""
     if jax.distributed.is_initialized():
-        found, here = jax._src.distributed.global_state, (hvdlite.rank(), hvdlite.size())
-        if (found.process_id, found.num_processes) != here:
+        found, rank, size = jax._src.distributed.global_state, hvdlite.rank(), hvdlite.size()
+        if (found.process_id, found.num_processes) != (rank, size):
             raise RuntimeError(
-                f"hvdlite.jax: jax.distributed.initialize has made rank {here[0]} of {here[1]} the "
+                f"hvdlite.jax: jax.distributed.initialize has made rank {rank} of {size} the "
                 f"process {found.process_id} of {found.num_processes}: leave the call to hvd.init()"
             )
     if jax._src.xla_bridge.backends_are_initialized():

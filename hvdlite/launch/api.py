@@ -75,12 +75,12 @@ def run(
 
 def _job(command: List[str], options: Mapping[str, Any]) -> Job:
     """Return hvdliterun's job for these options; the value True gives an option no argument."""
-    words = []
+    arguments = []
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             if one is not None and one is not False:
-                words.append(f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}"))
-    return job_of(_parser().parse_args([*words, *command]), words)
+                arguments.append(f"--{name.replace('_', '-')}" + ("" if one is True else f"={one}"))
+    return job_of(_parser().parse_args([*arguments, *command]), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -196,12 +196,12 @@ def _row(report: Report) -> List[str]:
         return [report.host, "yes" if report.reachable else "NO", *["-"] * (len(COLUMNS) - 2)]
     versions = [facts["versions"][name] or "none" for name in ("Python", "hvdlite")]
     frameworks = {"MXNet": facts["versions"]["MXNet"], **facts["frameworks"]}
-    there = ", ".join(f"{name} {version}" for name, version in frameworks.items() if version)
+    installed = ", ".join(f"{name} {version}" for name, version in frameworks.items() if version)
     networks = [f"{n}={a}" for n, a in facts["interfaces"].items() if not a.startswith("127.")]
     memory = f"{_gib(facts['shm_free'])} of {_gib(facts['shm'])} GiB free"
     cores = str(facts["cores"]) + (f" on {facts['nodes']} nodes" if facts["nodes"] > 1 else "")
     tail = [facts["MPI"] or "none", cores, " ".join(networks) or "none", memory]
-    return [report.host, "yes", *versions, *tail, facts["torch backend"], there or "none"]
+    return [report.host, "yes", *versions, *tail, facts["torch backend"], installed or "none"]
 
 
 def _gib(size: int) -> str:

@@ -25,7 +25,7 @@ def choose_ranks(args) -> str:
     if (args.launcher or default(False)) != "local" or not args.command:
         return ""
     own = {**os.environ, **environment.parse_assignments(args.env, "--env")}.get("OMP_NUM_THREADS")
-    args.ranks, threads, why = sizing.here(own)
+    args.ranks, threads, why = sizing.of_host(own)
     if own is None:
         args.env.append(f"OMP_NUM_THREADS={threads}")
     return why
@@ -87,13 +87,13 @@ def _without_mpirun(job: Job) -> Job:
     return job._replace(transport="tcp", env={**job.env, "HVDLITE_TRANSPORT": "tcp"})
 
 
-def _command(words: List[str], is_module: bool) -> List[str]:
+def _command(argv: List[str], is_module: bool) -> List[str]:
     """Return the command of a rank; this Python runs a module, or a Python file without #!."""
     if is_module:
-        return [sys.executable, "-m", *words]
-    if words and words[0].endswith(".py") and not _runs_itself(words[0]):
-        return [sys.executable, *words]
-    return words
+        return [sys.executable, "-m", *argv]
+    if argv and argv[0].endswith(".py") and not _runs_itself(argv[0]):
+        return [sys.executable, *argv]
+    return argv
 
 
 def _runs_itself(name: str) -> bool:

@@ -78,7 +78,7 @@ class Listener:
     def drop_the_silent(self) -> None:
         """Drop the connections that have not sent a HELLO in time."""
         due = time.monotonic() - PATIENCE
-        for link in [link for link, came in self._strangers.items() if came < due]:
+        for link in [link for link, since in self._strangers.items() if since < due]:
             self._drop(link, "it sent no message of this job")
 
     def complain(self, link: Channel, why: object) -> None:

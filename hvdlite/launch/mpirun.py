@@ -120,7 +120,7 @@ def find() -> Tuple[str, Dialect]:
 def command(job: Job, where: str) -> Command:
     """Return the mpirun command.
 
-    :param where: "here" for this host alone, "ssh" for the job's hosts by ssh, "" if mpirun itself
+    :param where: "local" for this host alone, "ssh" for the job's hosts by ssh, "" if mpirun itself
         finds the hosts (its own settings, an allocation of Slurm, ...).
     """
     if job.transport == "tcp" and where:
@@ -128,7 +128,7 @@ def command(job: Job, where: str) -> Command:
     program, dialect = find()
     argv = [program, "-n", str(job.processes)]
     env: Dict[str, str] = {}
-    if where == "here":
+    if where == "local":
         argv += dialect.hosts([("localhost", job.processes)])
     elif job.hosts:
         argv += dialect.hosts(placement(job))
@@ -136,10 +136,10 @@ def command(job: Job, where: str) -> Command:
         options, env = dialect.ssh(job.ssh.command())
         argv += options
     argv += job.binding or dialect.binding
-    if job.interfaces and where != "here":  # on one host nothing listens on a network
+    if job.interfaces and where != "local":  # on one host nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
     argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
-    return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "here")
+    return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "local")
 
 
 def command_over_ssh(job: Job) -> Command:
@@ -147,11 +147,11 @@ def command_over_ssh(job: Job) -> Command:
     if not job.hosts:
         raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
     loopback = all(host.name in ("localhost", "127.0.0.1") for host in job.hosts)
-    return command(job, "here" if loopback else "ssh")
+    return command(job, "local" if loopback else "ssh")
 
 
 def _forwarded(where: str) -> List[str]:
-    if where == "here":
+    if where == "local":
         return []
     return [name for name in starter.FORWARDED if name in os.environ or name == channel.VARIABLE]
 

@@ -206,7 +206,7 @@ def elastic(args: argparse.Namespace, launcher: str) -> bool:
         "--binding-args": args.binding_args,
         f"--launcher {launcher}": advice,
     }
-    found = next((option for option, given in for_mpi.items() if given), None)
+    found = next((option for option, is_set in for_mpi.items() if is_set), None)
     if found:
         raise ValueError(
             f"{found}: elastic training does not run over MPI: {advice or 'leave this option out'}"

@@ -127,11 +127,11 @@ def version_difference(
     """Return a sentence about the first version that differs from this host's, or None."""
     for name, version in ours.items():
         if theirs.get(name) != version:
-            there = f"{name} {theirs[name]}" if theirs.get(name) else f"no {name}"
-            here = f"{name} {version}" if version else f"no {name}"
+            their_version = f"{name} {theirs[name]}" if theirs.get(name) else f"no {name}"
+            our_version = f"{name} {version}" if version else f"no {name}"
             return (
-                f"{host} has {there}, but this host has {here}: install the same version on every "
-                "host"
+                f"{host} has {their_version}, but this host has {our_version}: install the same "
+                "version on every host"
             )
     return None
 

@@ -49,9 +49,8 @@ class SharedMemory:
                 self._folder = os.path.join(_temporary(), self._name)
             is_first = not os.path.isdir(self._folder)
             files.make_private_folder(self._folder)
-            fcntl.flock(
-                os.open(self._folder, os.O_RDONLY), fcntl.LOCK_SH
-            )  # kept open, and so locked, until this process ends
+            # kept open, and so locked, until this process ends
+            fcntl.flock(os.open(self._folder, os.O_RDONLY), fcntl.LOCK_SH)
             self._remover = _remove_after_all(self._folder) if is_first else 0
         except OSError:  # there is no /dev/shm or no room, or the folder is another user's
             return {}

@@ -35,7 +35,7 @@ def quota() -> int:
     return os.cpu_count() or 1
 
 
-def here(threads: Optional[str]) -> Tuple[int, int, str]:
+def of_host(threads: Optional[str]) -> Tuple[int, int, str]:
     """Return the ranks of this machine, the threads of each, and a sentence that says why.
 
     :param threads: the user's own OMP_NUM_THREADS.

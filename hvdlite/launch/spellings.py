@@ -40,9 +40,8 @@ WITHOUT_EFFECT = {
     # Options of mpirun for what hvdliterun always does, then options of torchrun.
     **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
     **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
-    **dict.fromkeys(
-        (f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False
-    ),  # options of srun
+    # Options of srun.
+    **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),
     **dict.fromkeys(("--standalone", "--no-python", "--no_python", "--use-env"), False),
 }
 _RANKS_MEET = (
@@ -116,8 +115,8 @@ class _ForMpirun(argparse.Action):
             parser.error(
                 f"{option_string} {values[0]}: use --ssh-port 2222, or set HVDLITE_SSH='ssh ...'"
             )
-        words = [_with_two(option_string), *values]
-        namespace.mpi_args = f"{namespace.mpi_args} {shlex.join(words)}".strip()
+        options = [_with_two(option_string), *values]
+        namespace.mpi_args = f"{namespace.mpi_args} {shlex.join(options)}".strip()
 
 
 class _Binding(argparse.Action):
@@ -126,8 +125,8 @@ class _Binding(argparse.Action):
     def __call__(self, parser, namespace, value, option_string=None):
         option = _with_two(option_string)
         if value not in _OWN_BINDING[option]:
-            words = f"{namespace.binding_args} {option} {shlex.quote(value)}"
-            namespace.binding_args = words.strip()
+            arguments = f"{namespace.binding_args} {option} {shlex.quote(value)}"
+            namespace.binding_args = arguments.strip()
 
 
 def _with_two(option: str) -> str:

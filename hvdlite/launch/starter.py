@@ -33,7 +33,7 @@ _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 
 def command(job: Job, where: str) -> Command:
     """Return the command that starts all agents; ``where`` is as for ``mpirun.command``."""
-    is_local = where == "here"
+    is_local = where == "local"
     return command_on(job, [("localhost", job.processes)] if is_local else placement(job), 0)
 
 

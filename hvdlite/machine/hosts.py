@@ -80,16 +80,17 @@ def read_file(path: str) -> List[Host]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            found += [_parse_line(words) for words in [line.partition("#")[0].strip()] if words]
+            content = line.partition("#")[0].strip()
+            found += [_parse_line(content)] if content else []
         except ValueError as error:
             raise ValueError(f"host file {path}, line {number}: {error}") from None
     return _checked(found, path)
 
 
 def _parse_line(line: str) -> Host:
-    name, *words = re.sub(r"\s*=\s*", "=", line).split()
+    name, *settings = re.sub(r"\s*=\s*", "=", line).split()
     slots = ""
-    for word in words:
+    for word in settings:
         key, _, value = word.partition("=")
         if key == "slots" and not slots and ":" not in name:
             slots = f":{value}"

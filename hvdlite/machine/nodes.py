@@ -59,14 +59,14 @@ def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optio
 
     None: the host has one node, or fewer ranks than nodes, or more ranks than cores.
     """
-    there = nodes(allowed) if len(_folders()) > 1 else []
-    if not 1 < len(there) <= local_size:
+    by_node = nodes(allowed) if len(_folders()) > 1 else []
+    if not 1 < len(by_node) <= local_size:
         return None
-    node_of = [rank * len(there) // local_size for rank in range(local_size)]
-    if any(len(of_node) < node_of.count(node) for node, of_node in enumerate(there)):
+    node_of = [rank * len(by_node) // local_size for rank in range(local_size)]
+    if any(len(of_node) < node_of.count(node) for node, of_node in enumerate(by_node)):
         return None
     node = node_of[local_rank]
-    ranks, of_node = node_of.count(node), there[node]
+    ranks, of_node = node_of.count(node), by_node[node]
     index = local_rank - node_of.index(node)
     return of_node[index * len(of_node) // ranks : (index + 1) * len(of_node) // ranks]
 
@@ -112,9 +112,9 @@ def _nodes_of_memory(process: int) -> Dict[int, int]:
     """Return the bytes of private memory on each node, from numa_maps: proc_pid_numa_maps(5)."""
     found: Dict[int, int] = {}
     for line in text_of(f"{PROC}/{process}/numa_maps").splitlines():
-        words = dict(word.partition("=")[::2] for word in line.split())
-        size = int(words.get("kernelpagesize_kB", 4)) << 10
-        for name, pages in words.items() if "anon" in words else ():
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        size = int(fields.get("kernelpagesize_kB", 4)) << 10
+        for name, pages in fields.items() if "anon" in fields else ():
             if name[:1] == "N" and name[1:].isdigit():
                 found[int(name[1:])] = found.get(int(name[1:]), 0) + size * int(pages)
     return found

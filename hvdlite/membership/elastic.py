@@ -210,8 +210,8 @@ class ElasticMembership(Membership):
             with contextlib.suppress(BlockingIOError):  # the launcher has sent nothing new
                 for line in os.read(self._news, 1 << 16).splitlines():
                     if line.startswith(agent_protocol.COMES):
-                        port = json.loads(line[1:])
-                        self._coming[port["number"]] = (port["address"], port["port"])
+                        ready = json.loads(line[1:])
+                        self._coming[ready["number"]] = (ready["address"], ready["port"])
         return self._coming
 
     def join(self) -> None:

@@ -31,9 +31,9 @@ def text(ranks: Sequence[Snapshot]) -> str:
     """Return a job's metrics in Prometheus's format; without ranks, the header lines only."""
     samples = list(_samples(ranks)) if ranks else []
     lines: List[str] = []
-    for name, told in _HELP.items():
+    for name, meaning in _HELP.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# HELP hvdlite_{name} {told}", f"# TYPE hvdlite_{name} {kind}"]
+        lines += [f"# HELP hvdlite_{name} {meaning}", f"# TYPE hvdlite_{name} {kind}"]
         lines += [
             f"hvdlite_{name}{{{_labels(own)}}} {value:.9g}"
             for n, own, value in samples

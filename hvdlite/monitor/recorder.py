@@ -167,7 +167,7 @@ def _measure(world: World) -> Tuple[float, float]:
     for _ in range(_EXCHANGES):
         begin = time.monotonic()
         world.send(None, 0)
-        there = world.receive(0)
-        trips.append((time.monotonic() - begin, begin, there))
-    seconds, begin, there = min(trips)
-    return there - (begin + seconds / 2), seconds / 2
+        clock_of_0 = world.receive(0)
+        trips.append((time.monotonic() - begin, begin, clock_of_0))
+    seconds, begin, clock_of_0 = min(trips)
+    return clock_of_0 - (begin + seconds / 2), seconds / 2

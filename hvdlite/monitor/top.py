@@ -165,9 +165,8 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
     )
     texts = [[_head(column, view), *map(column.text, own)] for column in shown]
     widths = [max(map(len, column)) for column in texts]
-    widths[-1] = max(
-        width - sum(widths[:-1]) - _GAP * len(shown), 12
-    )  # the last column, the operations
+    # the last column, the operations
+    widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)
     for column, cells, cells_width in zip(shown, texts, widths):
         justify: Literal["right", "left"] = "right" if column.number else "left"
         new.add_column(

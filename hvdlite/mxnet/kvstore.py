@@ -286,9 +286,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            self._tensors.broadcast(
-                key, kept, priority
-            )  # SGLD adds random noise, different on each rank
+            # SGLD adds random noise, different on each rank
+            self._tensors.broadcast(key, kept, priority)
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:
         """Write the sum to all targets. With one context the sum is in place, without a copy."""

@@ -33,9 +33,9 @@ def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
     if not isinstance(key, (list, tuple)):
         return {key: _arrays_of(key, value)}
     if not isinstance(value, (list, tuple)) or len(key) != len(value):
-        got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+        found = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         raise HvdliteValueError(
-            f"keys {list(key)}: expected a list of {len(key)} values, got {got}"
+            f"keys {list(key)}: expected a list of {len(key)} values, got {found}"
         )
     joined: Dict[object, List[mx.nd.NDArray]] = {}
     for one, its_value in zip(key, value):
@@ -49,9 +49,9 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
         raise HvdliteValueError(f"key {key!r}: expected an int or a string, and at least one array")
     for array in arrays:
         if not isinstance(array, mx.nd.NDArray):
-            got = type(array).__name__
+            found = type(array).__name__
             raise HvdliteValueError(
-                f"key '{key}': expected an NDArray or a list of them, got {got}"
+                f"key '{key}': expected an NDArray or a list of them, got {found}"
             )
         if array.stype not in ("default", "row_sparse"):
             raise HvdliteValueError(

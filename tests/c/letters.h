@@ -33,7 +33,7 @@ static inline int letter_submit(struct work *l, struct engine_rank *me, struct l
 #define letter_start_of(dtype, l, me, ...) letter_submit(l, me, (struct letter){__VA_ARGS__, dtype})
 #define letter_start(...) letter_start_of(HVD_UINT8, __VA_ARGS__)
 
-static inline void check_came(struct work *l, int from, int number) {
+static inline void check_received(struct work *l, int from, int number) {
     int self = l->owner->rank;
     CHECK_INT(l->completions, 1);
     CHECK_CODE(l->error.code, HVD_OK, l->error);

@@ -30,7 +30,7 @@ ENGINES(all_main, arg) {
     for (int peer = 0; peer < p; peer++)
         for (int number = 0; number < EACH && peer != me->rank; number++) {
             CHECK_CODE(l[peer][0][number].error.code, HVD_OK, l[peer][0][number].error);
-            check_came(&l[peer][1][number], peer, number);
+            check_received(&l[peer][1][number], peer, number);
             work_free(&l[peer][0][number]);
             work_free(&l[peer][1][number]);
         }
@@ -59,7 +59,7 @@ ENGINES_TEST(test_a_receive_from_any_rank_takes_the_first_sender, ranks_run, 2, 
         int from = l[i].tensor.request.root;
         REQUIRE(from > 0 && from < p && !seen[from]);
         seen[from] = true;
-        check_came(&l[i], from, 0);
+        check_received(&l[i], from, 0);
         work_free(&l[i]);
     }
 }
@@ -85,7 +85,7 @@ ENGINES(mismatch_main, arg) {
     if (me->rank != m->late) ranks_meet(me->ranks);
     engine_rank_wait(me);
     check_refused(&first, HVD_MISMATCH, m->says);
-    if (me->rank) check_came(&next, 0, 1);
+    if (me->rank) check_received(&next, 0, 1);
     CHECK_CODE(next.error.code, HVD_OK, next.error);
     work_free(&next);
 }
@@ -140,7 +140,7 @@ ENGINES(leave_main, arg) {
     check_refused(&from, HVD_RANK_LEFT, "rank 0, which should send it, has left: out of data");
     check_refused(&to, HVD_RANK_LEFT, "rank 0, which should receive it, has left: out of data");
     if (me->ranks->size == 2) check_refused(&any, HVD_RANK_LEFT, "has left");
-    check_came(&good, 0, 0);
+    check_received(&good, 0, 0);
     work_free(&good);
 }
 

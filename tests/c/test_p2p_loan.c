@@ -47,7 +47,7 @@ ENGINES(ring_main, arg) {
     engine_rank_wait(me);
     for (int i = 0; i < N; i++) {
         CHECK_CODE(to[i].error.code, HVD_OK, to[i].error);
-        check_came(&from[i], previous, i);
+        check_received(&from[i], previous, i);
         work_free(&to[i]);
         work_free(&from[i]);
     }
@@ -82,7 +82,7 @@ ENGINES(unwaited_main, arg) {
         OK(letter_start(&x, me, me->rank ? HVD_RECV : HVD_SEND, 1 - me->rank, "x", i, LONG));
         engine_rank_wait(me);
         least = fmin(least, clock_now() - begin);
-        if (me->rank) check_came(&x, 0, i);
+        if (me->rank) check_received(&x, 0, i);
         work_free(&x);
     }
     CHECK_CASE(!me->rank || least < 0.1, "%g s", least);

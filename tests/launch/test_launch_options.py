@@ -243,7 +243,7 @@ def test_the_number_of_threads_depends_on_the_cores_of_the_container(monkeypatch
     monkeypatch.setattr(sizing, "quota", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     assert environment.threads({}, 2) == {"OMP_NUM_THREADS": "1"}
-    ranks, threads, why = sizing.here("4,2")  # OMP_NUM_THREADS of nested loops
+    ranks, threads, why = sizing.of_host("4,2")  # OMP_NUM_THREADS of nested loops
     assert (ranks, threads) == (1, 4) and "each with your OMP_NUM_THREADS=4" in why
 
 

@@ -324,10 +324,8 @@ FLOORS = [
 UPWARD = {
     ("hvdlite.patches.kvstore_hooks", "hvdlite.mxnet"),  # imported when MXNet makes a kvstore
     ("hvdlite.keras.averaging", "hvdlite.tensorflow"),  # for Keras with TensorFlow
-    (
-        "hvdlite.launch.job_site.sitecustomize",
-        "hvdlite.as_horovod",
-    ),  # runs in each rank when Python starts
+    # runs in each rank when Python starts
+    ("hvdlite.launch.job_site.sitecustomize", "hvdlite.as_horovod"),
 }
 
 

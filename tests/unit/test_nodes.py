@@ -80,7 +80,7 @@ def test_by_default_each_node_gets_the_same_number_of_ranks(host, monkeypatch):
     allowed = host(3, 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
     monkeypatch.setattr(sizing, "quota", lambda: 96)
-    ranks_, threads, reason = sizing.here(None)
+    ranks_, threads, reason = sizing.of_host(None)
     assert (ranks_, threads) == (6, 8)
     assert "48 cores on 3 NUMA nodes" in reason
 

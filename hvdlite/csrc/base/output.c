@@ -34,7 +34,7 @@ void log_line(const struct log *log, enum log_level level, const char *format, .
     fprintf(stderr, "%s\n", line);
 }
 
-void log_last_words(const char *text) {
+void log_before_exit(const char *text) {
     ssize_t written = write(STDERR_FILENO, text, strlen(text));
     (void)written;
 }
@@ -42,8 +42,8 @@ void log_last_words(const char *text) {
 /* ---- files ---- */
 
 /* statx replaces stat: glibc before 2.33 has no symbol `stat`, and wheels must run with it. */
-static int look_at(const char *path, int how, struct statx *found) {
-    return statx(AT_FDCWD, path, how, STATX_MODE | STATX_UID | STATX_NLINK, found);
+static int look_at(const char *path, int flags, struct statx *found) {
+    return statx(AT_FDCWD, path, flags, STATX_MODE | STATX_UID | STATX_NLINK, found);
 }
 
 static int folder_of(const char *path, struct statx *found) {

@@ -36,7 +36,7 @@ void log_line(const struct log *log, enum log_level level, const char *format, .
 
 /* Prints without a lock and without a prefix: the process is ending, and a thread that hangs may
  * hold the lock. */
-void log_last_words(const char *text);
+void log_before_exit(const char *text);
 
 /* Opens an output file at a path that the user gave, and refuses files of other users: in a folder
  * such as /tmp, another user may have put a file or a link at that path. machine/files.py applies

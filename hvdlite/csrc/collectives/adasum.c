@@ -106,8 +106,8 @@ static int halve(const struct adasum *w, int position, int distance, hvd_error *
     bool first = position < partner;
     size_t wide = w->k->wide;
     struct coll_range kept = held_by(w, position, 2 * distance);
-    struct coll_range given = held_by(w, partner, 2 * distance);
-    HVD_TRY(swap(w, w->mine + given.begin * wide, coll_length(given) * wide, w->theirs,
+    struct coll_range sent = held_by(w, partner, 2 * distance);
+    HVD_TRY(swap(w, w->mine + sent.begin * wide, coll_length(sent) * wide, w->theirs,
                  coll_length(kept) * wide, rank_of(w, partner), err));
     struct reduce_dots dots = dots_of(w, kept, first);
     HVD_TRY(sum_dots(w, &dots, position, distance, err));

@@ -143,15 +143,14 @@ static void update(const struct dealt *d, const struct coll_tensor *tensor, size
                    size_t bytes) {
     const size_t stripe_values = HVD_STRIPE / sizeof(float);
     size_t value = tensor->before + at / sizeof(float);
-    size_t own =
-        /* number of this host's stripes before this stripe */
-        value / stripe_values / (size_t)d->l->hosts;
-    hvd_update here = *tensor->update;
-    here.weights = weights_at(tensor, at);
-    for (int i = 0; i < update_states(here.rule); i++)
-        here.states[i] += own * stripe_values + value % stripe_values;
-    update_apply(&here, (const float *)(const void *)data, 0, bytes / sizeof(float));
-    memcpy(data, here.weights, bytes);
+    /* number of this host's stripes before this stripe */
+    size_t own = value / stripe_values / (size_t)d->l->hosts;
+    hvd_update stripe = *tensor->update;
+    stripe.weights = weights_at(tensor, at);
+    for (int i = 0; i < update_states(stripe.rule); i++)
+        stripe.states[i] += own * stripe_values + value % stripe_values;
+    update_apply(&stripe, (const float *)(const void *)data, 0, bytes / sizeof(float));
+    memcpy(data, stripe.weights, bytes);
 }
 
 static void store(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,

@@ -210,9 +210,9 @@ static int broadcast_on(const struct comm *comm, const struct coll_args *args, i
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
     int root_host = l->host_of[args->root], root = l->local_of[args->root];
-    bool first = root >= l->lanes, here = l->host_of[comm->rank] == root_host;
+    bool first = root >= l->lanes, on_root_host = l->host_of[comm->rank] == root_host;
     int lane = first ? 0 : root;
-    if (here && first) HVD_TRY(broadcast_on(&l->host, args, root, err));
+    if (on_root_host && first) HVD_TRY(broadcast_on(&l->host, args, root, err));
     if (l->host.rank == lane) HVD_TRY(broadcast_on(&l->lane, args, root_host, err));
-    return here && first ? HVD_OK : broadcast_on(&l->host, args, lane, err);
+    return on_root_host && first ? HVD_OK : broadcast_on(&l->host, args, lane, err);
 }

@@ -49,8 +49,8 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
         size_t end = at + coll_length(part), from = at > chunk.begin ? at : chunk.begin;
         size_t to = end < chunk.end ? end : chunk.end;
         if (from < to) {
-            char *there = parts + part.begin + (from - at);
-            memcpy(to_lane ? lane : there, to_lane ? there : lane, to - from);
+            char *data = parts + part.begin + (from - at);
+            memcpy(to_lane ? lane : data, to_lane ? data : lane, to - from);
             lane += to - from;
         }
         at = end;

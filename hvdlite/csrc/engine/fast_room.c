@@ -93,11 +93,11 @@ static void tell_engine(struct fast_path *x, int local_rank) {
 }
 
 /* Ends the wait for a rank. Threads that wait for other ranks notify the engine again. */
-static bool end_wait(struct fast_path *x, int local_rank, bool there) {
+static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
     int own = local_rank + 1;
     if (atomic_load(&x->shared.awaited))
         atomic_compare_exchange_strong(&x->shared.awaited, &own, 0);
-    return there;
+    return arrived;
 }
 
 /* Returns false if the engine has failed: an engine fails soon after a rank dies or falls silent.

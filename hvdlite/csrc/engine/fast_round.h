@@ -26,9 +26,9 @@ static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n
      * the cache line twice. */
     uint64_t w = own - word_of(0, 1) + n, next;
     do {
-        bool here = round_of(w) == round_of(own);
-        if (here && w & CLOSED) return false;
-        next = (here ? w : own) + 1;
+        bool same_round = round_of(w) == round_of(own);
+        if (same_round && w & CLOSED) return false;
+        next = (same_round ? w : own) + 1;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
                                                     memory_order_acquire));
     return true;
@@ -39,10 +39,10 @@ static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n
 static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
-        bool here = round_of(w) == round_of(own);
+        bool same_round = round_of(w) == round_of(own);
         /* the round has ended, and other ranks are in the next round */
-        if (here ? count_of(w) == n : arrived) return false;
-        next = (here ? w : own) | CLOSED;
+        if (same_round ? count_of(w) == n : arrived) return false;
+        next = (same_round ? w : own) | CLOSED;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,
                                                     memory_order_acquire));
     return true;

@@ -67,9 +67,9 @@ static void write_timeline(struct timeline *timeline, const struct batch *batch,
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
         /* true: this rank submitted the tensor, and this is the tensor's first piece */
-        bool here = !tensor->zeros && !batch->pieces[i].begin;
+        bool begins = !tensor->zeros && !batch->pieces[i].begin;
         times.later = batch->pieces[i].begin;
-        times.submitted = here ? tensor->submitted : batch->decided;
+        times.submitted = begins ? tensor->submitted : batch->decided;
         timeline_tensor(timeline, &tensor->request, times, batch->n);
     }
 }

@@ -16,15 +16,15 @@ struct hvd_limit {
     pthread_t thread;
     double seconds, until;
     int code;
-    const char *words;
+    const char *message;
     int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: unknown */
     struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
 
 static void end_now(const struct hvd_limit *l, const hvd_error *why) {
-    log_last_words(why->text);
-    log_last_words(l->words);
+    log_before_exit(why->text);
+    log_before_exit(l->message);
     _exit(l->code);
 }
 
@@ -57,16 +57,16 @@ static void await_all(const struct hvd_limit *l, int by) {
     context_leave();
 }
 
-/* Allocates the limit, its ranks and its words as one block. */
+/* Allocates the limit, its ranks and its message as one block. */
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
-                         const char *words) {
+                         const char *message) {
     size_t bytes = (size_t)nranks * sizeof *ranks;
-    hvd_limit *l = calloc(1, sizeof *l + bytes + strlen(words) + 1);
+    hvd_limit *l = calloc(1, sizeof *l + bytes + strlen(message) + 1);
     if (!l) return NULL;
     *l = (struct hvd_limit){.seconds = seconds, .until = clock_now() + seconds, .code = code};
     l->nranks = nranks;
     l->ranks = (int *)(l + 1);
-    l->words = strcpy((char *)(l->ranks + nranks), words);
+    l->message = strcpy((char *)(l->ranks + nranks), message);
     if (bytes) memcpy(l->ranks, ranks, bytes);
     mutex_init(&l->mutex);
     await_all(l, 1);

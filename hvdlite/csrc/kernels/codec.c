@@ -95,15 +95,15 @@ static bool any_marked(const char *messages, size_t stride, int p) {
     return marks != 0;
 }
 
-void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
+void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
                   float *out, size_t n) {
     const char *first = (const char *)messages + FIRST;
-    if (any_marked(messages, stride, how.ranks))
+    if (any_marked(messages, stride, spec.ranks))
         fill_with_nan(out, n);
     else if (c.kind == HVD_CODEC_TOPK)
-        codec_topk_decode(c, first, stride, how, out, n);
+        codec_topk_decode(c, first, stride, spec, out, n);
     else
-        codec_bits_decode(c, first, stride, how, out, n);
+        codec_bits_decode(c, first, stride, spec, out, n);
 }
 
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
@@ -112,8 +112,9 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
 }
 
 /* The kernels have also added up the extra first words, which mark NaN. */
-void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n) {
-    const struct reduce_kernels *k = codec_kernels(c, how.ranks);
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
+                      size_t n) {
+    const struct reduce_kernels *k = codec_kernels(c, spec.ranks);
     if (codec_is_cast(c)) {
         k->widen(out, sum, n, 1);
         return;
@@ -123,5 +124,5 @@ void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, flo
     if (marks)
         fill_with_nan(out, n);
     else
-        codec_bits_decode_sum(c, (const char *)sum + k->result, how, out, n);
+        codec_bits_decode_sum(c, (const char *)sum + k->result, spec, out, n);
 }

@@ -51,7 +51,7 @@ struct codec_sum {
 
 /* Adds the ranks' messages, which are `stride` bytes apart; not for float16 and bfloat16. Equal
  * messages give equal bits: 2bit and 1bit count exactly and round once, to float32. */
-void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum how,
+void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
                   float *out, size_t n);
 
 /* Returns the kernels that add the messages of `ranks` ranks word by word (float16, bfloat16:
@@ -60,7 +60,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
 /* Decodes the sum that these kernels computed. The sum of a float16 or bfloat16 already includes
  * the factor. */
-void codec_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out, size_t n);
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out, size_t n);
 
 /* ---- one file for each family of codecs ---- */
 
@@ -69,17 +69,17 @@ size_t codec_bits_values(int kind); /* number of values in a word */
 size_t codec_bits_words(int kind, size_t n);
 void codec_bits_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                        uint32_t *words);
-void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
+void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum spec,
                        float *out, size_t n);
 const struct reduce_kernels *codec_bits_kernels(int kind, int ranks);
-void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out,
+void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
                            size_t n);
 
 /* topk: k indices, then k values. */
 size_t codec_topk_count(double ratio, size_t n);
 int codec_topk_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                       uint32_t *pairs, hvd_error *err);
-void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum how,
+void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum spec,
                        float *out, size_t n);
 
 #endif

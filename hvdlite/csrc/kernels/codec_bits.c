@@ -146,7 +146,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
 }
 
 /* Works in blocks whose counts stay in the L1 cache. */
-void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum how,
+void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum spec,
                        float *out, size_t n) {
     enum { BLOCK = 128 }; /* number of words in a block */
     const struct bits *b = bits_of(c.kind);
@@ -155,10 +155,10 @@ void codec_bits_decode(struct codec c, const char *words, size_t stride, struct 
     for (; n; words += BLOCK * sizeof(uint32_t), out += block) {
         size_t most = n < block ? n : block;
         b->sum8.widen(sum, words, codec_bits_words(c.kind, most), 1);
-        for (int r = 1; r < how.ranks; r++)
+        for (int r = 1; r < spec.ranks; r++)
             b->sum8.combine(sum, words + (size_t)r * stride, codec_bits_words(c.kind, most));
-        floats_of_int32(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
-                        most);
+        floats_of_int32(sum, b->gain, b->bias_each * spec.contributors, level_of(c, spec.factor),
+                        out, most);
         n -= most;
     }
 }
@@ -169,13 +169,13 @@ const struct reduce_kernels *codec_bits_kernels(int kind, int ranks) {
     return ranks > INT8_MAX ? &b->sum16 : &b->sum8;
 }
 
-void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum how, float *out,
+void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
                            size_t n) {
     const struct bits *b = bits_of(c.kind);
-    if (how.ranks > INT8_MAX)
-        floats_of_int16(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
-                        n);
+    if (spec.ranks > INT8_MAX)
+        floats_of_int16(sum, b->gain, b->bias_each * spec.contributors, level_of(c, spec.factor),
+                        out, n);
     else
-        floats_of_int8(sum, b->gain, b->bias_each * how.contributors, level_of(c, how.factor), out,
-                       n);
+        floats_of_int8(sum, b->gain, b->bias_each * spec.contributors, level_of(c, spec.factor),
+                       out, n);
 }

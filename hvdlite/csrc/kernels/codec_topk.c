@@ -102,12 +102,12 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
     return HVD_OK;
 }
 
-void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum how,
+void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum spec,
                        float *out, size_t n) {
     size_t k = codec_topk_count(c.parameter, n);
-    float level = (float)how.factor;
+    float level = (float)spec.factor;
     if (n) memset(out, 0, n * sizeof *out);
-    for (int r = 0; r < how.ranks; r++) {
+    for (int r = 0; r < spec.ranks; r++) {
         const char *index = pairs + (size_t)r * stride, *values = index + k * sizeof(uint32_t);
         for (size_t j = 0; j < k; j++) {
             uint32_t i;

@@ -142,14 +142,14 @@ int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_t
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                size_t count, hvd_error *err) {
     int64_t dims[HVD_MAX_DIMS];
-    hvd_tensor got = {.name = name};
+    hvd_tensor residual = {.name = name};
     size_t values = 1;
-    HVD_TRY(mxnet_array_describe(api, array, &got, dims, err));
-    for (int i = 0; i < got.ndim; i++) values *= (size_t)dims[i];
-    if (got.dtype == HVD_FLOAT32 && values == count) return HVD_OK;
+    HVD_TRY(mxnet_array_describe(api, array, &residual, dims, err));
+    for (int i = 0; i < residual.ndim; i++) values *= (size_t)dims[i];
+    if (residual.dtype == HVD_FLOAT32 && values == count) return HVD_OK;
     return error_set(err, HVD_INVALID,
                      "tensor '%s': expected a residual of %zu float32 values, got %zu of %s", name,
-                     count, values, dtype_name(got.dtype));
+                     count, values, dtype_name(residual.dtype));
 }
 
 int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,

@@ -211,21 +211,21 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     enum request_field field = pending_conflict(p);
     char list[700] = "", value[160], other[160];
     size_t used = 0;
-    bool *told = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
-    for (int i = 0; told && alike && i < p->size; i++) {
-        if (told[i] || !p->submitted[i]) continue;
+    bool *listed = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
+    for (int i = 0; listed && alike && i < p->size; i++) {
+        if (listed[i] || !p->submitted[i]) continue;
         own_text(p, i, field, value, sizeof value);
         for (int j = 0; j < p->size; j++) {
             own_text(p, j, field, other, sizeof other);
             alike[j] = p->submitted[j] && strcmp(value, other) == 0;
-            told[j] = told[j] || alike[j];
+            listed[j] = listed[j] || alike[j];
         }
         char ranks[200], piece[400];
         ranks_text(alike, true, p->size, p->job_ranks, ranks, sizeof ranks);
         snprintf(piece, sizeof piece, "%s%s: %s", used ? "; " : "", ranks, value);
         used = append(list, sizeof list, used, piece);
     }
-    free(told);
+    free(listed);
     free(alike);
     snprintf(value, sizeof value, "Submit the same %s on every rank", field_name(field));
     const char *remedy = field == FIELD_CHANGES     ? CHANGE_ALIKE

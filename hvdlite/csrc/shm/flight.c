@@ -276,8 +276,8 @@ void flight_blame(struct flight *f, const hvd_error *error) {
     if (!f || !error->nblamed || error->blamed[0] == f->memory->rank) return;
     char line[160];
     int dead = error->code == HVD_RANK_DEAD ? HVD_BLAME_SILENT : 0;
-    int how = error->code == HVD_STALLED ? HVD_BLAME_STALLED : dead;
-    int used = snprintf(line, sizeof line, "%c%d %d", HVD_BLAME, how, error->nblamed);
+    int blame = error->code == HVD_STALLED ? HVD_BLAME_STALLED : dead;
+    int used = snprintf(line, sizeof line, "%c%d %d", HVD_BLAME, blame, error->nblamed);
     for (int i = 0; i < error_nlisted(error); i++)
         used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
     line[used] = '\n';

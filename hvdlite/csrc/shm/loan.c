@@ -17,10 +17,10 @@ struct loan loan_of(const void *memory, const uint64_t *cookie) {
 /* One call reads the cookie and the data, because each call looks up the process again. */
 enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t bytes) {
     uint64_t cookie = 0;
-    const struct iovec here[] = {{&cookie, sizeof cookie}, {to, bytes}};
-    const struct iovec there[] = {{(void *)(uintptr_t)l->cookie_at, sizeof cookie},
-                                  {(void *)(uintptr_t)(l->memory + offset), bytes}};
-    ssize_t n = process_vm_readv((pid_t)l->pid, here, 2, there, 2, 0);
+    const struct iovec local[] = {{&cookie, sizeof cookie}, {to, bytes}};
+    const struct iovec remote[] = {{(void *)(uintptr_t)l->cookie_at, sizeof cookie},
+                                   {(void *)(uintptr_t)(l->memory + offset), bytes}};
+    ssize_t n = process_vm_readv((pid_t)l->pid, local, 2, remote, 2, 0);
     if (n < (ssize_t)sizeof cookie || !cookie || cookie != l->cookie) return LOAN_FORBIDDEN;
     return (size_t)n == sizeof cookie + bytes ? LOAN_READ : LOAN_FAILED;
 }

@@ -27,7 +27,7 @@ static int write_some(struct mailbox *box, uint64_t *written, const unsigned cha
     return HVD_OK;
 }
 
-/* Reads the bytes that have arrived, at most `size`, and adds their number to in->got. */
+/* Reads the bytes that have arrived, at most `size`, and adds their number to in->arrived. */
 static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *data, size_t size,
                      hvd_error *err) {
     uint64_t written = atomic_load_explicit(&box->written, memory_order_acquire);
@@ -36,7 +36,7 @@ static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *dat
     size_t at = in->read % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
     memcpy(data, box->bytes + at, straight);
     memcpy(data + straight, box->bytes, n - straight);
-    in->got += n;
+    in->arrived += n;
     in->read += n;
     atomic_store_explicit(&box->read, in->read, memory_order_release);
     return HVD_OK;
@@ -112,11 +112,12 @@ int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t
                     hvd_error *err) {
     enum { HEAD = sizeof in->length };
     *data = NULL;
-    if (in->got < HEAD) HVD_TRY(read_some(box, in, in->length + in->got, HEAD - in->got, err));
-    if (in->got < HEAD) return HVD_OK;
+    if (in->arrived < HEAD)
+        HVD_TRY(read_some(box, in, in->length + in->arrived, HEAD - in->arrived, err));
+    if (in->arrived < HEAD) return HVD_OK;
     if (!in->data) HVD_TRY(begin(in, err));
-    HVD_TRY(read_some(box, in, in->data + (in->got - HEAD), in->size - in->got, err));
-    if (in->got < in->size) return HVD_OK;
+    HVD_TRY(read_some(box, in, in->data + (in->arrived - HEAD), in->size - in->arrived, err));
+    if (in->arrived < in->size) return HVD_OK;
     *data = in->data;
     *size = in->size - HEAD;
     *in = (struct mail_in){.read = in->read};

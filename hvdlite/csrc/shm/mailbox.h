@@ -30,9 +30,9 @@ struct mail_out {
 /* The reader's part: its count, and the message that is arriving. Zeroed: no message. */
 struct mail_in {
     uint64_t read;
-    /* `size`: bytes of the message and of its 8-byte length; 0: unknown. `got`: bytes read so
+    /* `size`: bytes of the message and of its 8-byte length; 0: unknown. `arrived`: bytes read so
      * far. */
-    uint64_t size, got;
+    uint64_t size, arrived;
     unsigned char length[8], *data;
 };
 

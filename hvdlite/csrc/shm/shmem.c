@@ -127,10 +127,11 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err) {
     return err->code;
 }
 
-static int map_whole(void **memory, size_t bytes, int how, int fd, const char *address,
+static int map_whole(void **memory, size_t bytes, int flags, int fd, const char *address,
                      hvd_error *err) {
     char *space = reserve_space(bytes);
-    if (space && mmap(space, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | how, fd, 0) != MAP_FAILED) {
+    if (space &&
+        mmap(space, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | flags, fd, 0) != MAP_FAILED) {
         *memory = space;
         return HVD_OK;
     }
@@ -140,10 +141,10 @@ static int map_whole(void **memory, size_t bytes, int how, int fd, const char *a
                      strerror(why));
 }
 
-static int map(void **memory, size_t bytes, int how, const char *address, hvd_error *err) {
+static int map(void **memory, size_t bytes, int flags, const char *address, hvd_error *err) {
     int fd;
     HVD_TRY(open_address(address, bytes, &fd, err));
-    int code = map_whole(memory, bytes, how, fd, address, err);
+    int code = map_whole(memory, bytes, flags, fd, address, err);
     close(fd);
     return code;
 }

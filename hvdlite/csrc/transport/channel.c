@@ -131,7 +131,7 @@ static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
     if (!fits(c, peer, p, l->head.bytes)) return true;
-    memcpy(p->data, l->parcel->data, l->got - sizeof l->head);
+    memcpy(p->data, l->parcel->data, l->arrived - sizeof l->head);
     parcel_free(l->parcel);
     l->parcel = NULL;
     l->frame = p;

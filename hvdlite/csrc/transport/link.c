@@ -193,17 +193,17 @@ void link_forget(struct link *l, struct frame *p) {
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Moves up to `most` bytes from the read-ahead buffer to `to` (NULL: drops them) and counts them in
- * `got`. */
+ * `arrived`. */
 static void move(struct link *l, char *to, size_t most) {
     size_t n = least(most, l->end - l->at);
     if (to && n) memcpy(to, l->ahead + l->at, n);
     l->at += n;
-    l->got += n;
+    l->arrived += n;
 }
 
 static void finish(struct link *l, struct link_owner owner) {
     owner.arrived(owner.arg, l);
-    l->got = 0;
+    l->arrived = 0;
     l->begun = false;
     l->into = NULL;
     l->frame = NULL;
@@ -213,16 +213,16 @@ static void finish(struct link *l, struct link_owner owner) {
 /* Handles the bytes in the read-ahead buffer. Returns false if the link must stop reading. */
 static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
-        if (l->got < HEAD) move(l, (char *)&l->head + l->got, HEAD - l->got);
-        if (l->got < HEAD) return true;
+        if (l->arrived < HEAD) move(l, (char *)&l->head + l->arrived, HEAD - l->arrived);
+        if (l->arrived < HEAD) return true;
         /* this can't be the head of a frame */
         if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true;
         if (l->ended) return false;
         if (!l->begun) l->begun = owner.begin(owner.arg, l);
         if (!l->begun) return false;
-        size_t body = l->got - HEAD;
+        size_t body = l->arrived - HEAD;
         move(l, l->into ? l->into + body : NULL, l->head.bytes - body);
-        if (l->got < HEAD + l->head.bytes) return true;
+        if (l->arrived < HEAD + l->head.bytes) return true;
         finish(l, owner);
     }
 }
@@ -232,7 +232,8 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
 static void read_some(struct link *l) {
     struct iovec v[2] = {{NULL, 0}, {l->ahead, sizeof l->ahead}};
     bool direct = l->begun && l->into;
-    if (direct) v[0] = (struct iovec){l->into + (l->got - HEAD), HEAD + l->head.bytes - l->got};
+    if (direct)
+        v[0] = (struct iovec){l->into + (l->arrived - HEAD), HEAD + l->head.bytes - l->arrived};
     ssize_t n = readv(l->file, direct ? v : v + 1, direct ? 2 : 1);
     l->at = l->end = 0;
     if (n < 0) {
@@ -241,7 +242,7 @@ static void read_some(struct link *l) {
         l->ended = true;
     } else {
         size_t straight = least((size_t)n, v[0].iov_len);
-        l->got += straight;
+        l->arrived += straight;
         l->end = (size_t)n - straight;
         if ((size_t)n < v[0].iov_len + v[1].iov_len && !l->hung) l->readable = false;
     }
@@ -251,7 +252,7 @@ static void read_some(struct link *l) {
  * arrived, not for each packet. */
 static void want_rest(struct link *l) {
     enum { SHORT = 8 << 10, MOST = 64 << 10 };
-    size_t rest = l->begun ? HEAD + l->head.bytes - l->got : 0;
+    size_t rest = l->begun ? HEAD + l->head.bytes - l->arrived : 0;
     int low = rest < SHORT ? 1 : (int)least(rest, MOST);
     if (low != l->low) setsockopt(l->file, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
     l->low = low;

@@ -62,7 +62,7 @@ struct link {
     struct frames out;
     /* The frame that is arriving: */
     struct frame_head head;
-    size_t got;            /* bytes that have arrived, including the head */
+    size_t arrived;        /* bytes that have arrived, including the head */
     bool begun;            /* true: the reader has set `into` */
     char *into;            /* destination of the frame's data; NULL: the data is dropped */
     struct frame *frame;   /* the receive that `into` belongs to; NULL: none */

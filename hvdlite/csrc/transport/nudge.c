@@ -154,10 +154,10 @@ static bool receive(void *arg, int sock) {
     struct sockaddr_in source;
     socklen_t size = sizeof source;
     bool nudged = false;
-    for (ssize_t got;
-         (got = recvfrom(sock, &d, sizeof d, MSG_TRUNC, (struct sockaddr *)&source, &size)) >= 0;
+    for (ssize_t length;
+         (length = recvfrom(sock, &d, sizeof d, MSG_TRUNC, (struct sockaddr *)&source, &size)) >= 0;
          size = sizeof source) {
-        if (!accepts(n, &d, got)) continue;
+        if (!accepts(n, &d, length)) continue;
         note(n, &d, sock, &source);
         nudged = true;
     }

@@ -13,17 +13,17 @@ struct mapped {
     bool mapped, wanted;
 };
 
-/* Finds out whether all ranks of this host (*here) and all ranks of the job have mapped the memory
- * of their hosts. */
-static int compare(struct transport *t, struct mapped own, bool *here, hvd_error *err) {
+/* Finds out whether all ranks of this host (*all_mapped) and all ranks of the job have mapped the
+ * memory of their hosts. */
+static int compare(struct transport *t, struct mapped own, bool *all_mapped, hvd_error *err) {
     struct mapped *of = transport_gather(t, &own, sizeof own, err);
     if (!of) return err->code;
     int wanted = 0;
-    *here = t->layout.windows = true;
+    *all_mapped = t->layout.windows = true;
     for (int r = 0; r < t->all.size; r++) {
         bool local = t->layout.host_of[r] == t->layout.host_of[t->all.rank];
         t->layout.windows &= of[r].mapped;
-        *here &= of[r].mapped || !local;
+        *all_mapped &= of[r].mapped || !local;
         wanted += local && of[r].wanted;
     }
     free(of);
@@ -49,9 +49,9 @@ static int share_memory(struct on_host *o, struct transport *t, bool wanted, voi
     if (wanted && *address) shmem_map_sparse(memory, bytes, address, &t->no_window);
     if (*memory && !t->job_ranks) window_touch(*memory, t->at.local_rank);
     free(addresses);
-    bool here = false;
-    int code = compare(t, (struct mapped){*memory != NULL, wanted}, &here, err);
-    if (here) return code;
+    bool all_mapped = false;
+    int code = compare(t, (struct mapped){*memory != NULL, wanted}, &all_mapped, err);
+    if (all_mapped) return code;
     shmem_close(*memory, bytes);
     *memory = NULL;
     return code;

@@ -26,7 +26,7 @@ struct mpi_transport {
     struct outgoing *outgoing, **last; /* the oldest first */
     MPI_Request incoming;              /* of the message that is arriving; there is at most one */
     struct message arriving;
-    struct on_host here;
+    struct on_host shm;
 };
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
@@ -132,9 +132,9 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
 
 static int mpi_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    if (on_host_reaches(&m->here, t, to)) return on_host_send(&m->here, t, to, data, size, err);
+    if (on_host_reaches(&m->shm, t, to)) return on_host_send(&m->shm, t, to, data, size, err);
     HVD_TRY(send_by_mpi(m, to, data, size, err));
-    nudges_send(m->here.nudges, to, clock_now());
+    nudges_send(m->shm.nudges, to, clock_now());
     return HVD_OK;
 }
 
@@ -163,28 +163,28 @@ static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_
     if (!done) return HVD_OK;
     *message = m->arriving;
     m->arriving = (struct message){.from = -1};
-    nudges_heard(m->here.nudges, message->from, clock_now());
+    nudges_heard(m->shm.nudges, message->from, clock_now());
     return HVD_OK;
 }
 
 static int mpi_receive(struct transport *t, struct message *message, hvd_error *err) {
     struct mpi_transport *m = self(t);
-    HVD_TRY(on_host_receive(&m->here, t, message, err));
+    HVD_TRY(on_host_receive(&m->shm, t, message, err));
     return message->data || t->all.window ? HVD_OK : receive_by_mpi(m, message, err);
 }
 
-static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->here.doorbell); }
-static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->here.doorbell); }
+static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->shm.doorbell); }
+static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->shm.doorbell); }
 
 /* Returns true while messages wait to be sent: MPI sends only while it is called, and no doorbell
  * rings when a mailbox has room again. */
 static bool mpi_polls(struct transport *t) {
-    if (!t->all.window) t->wakes = nudges_missing(self(t)->here.nudges) ? WAKES_POLL : WAKES_NUDGE;
-    return self(t)->outgoing || host_waits(&self(t)->here.host);
+    if (!t->all.window) t->wakes = nudges_missing(self(t)->shm.nudges) ? WAKES_POLL : WAKES_NUDGE;
+    return self(t)->outgoing || host_waits(&self(t)->shm.host);
 }
 
 static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
-    doorbell_sleep(self(t)->here.doorbell, ticket, seconds);
+    doorbell_sleep(self(t)->shm.doorbell, ticket, seconds);
 }
 
 /* ---- opening and closing ---- */
@@ -233,14 +233,14 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, const struct transpo
     TRY_MPI(MPI_Comm_set_errhandler(m->control, MPI_ERRORS_RETURN));
     int *lowest = NULL;
     HVD_TRY(find_hosts(m, &lowest, err));
-    int code = on_host_open(&m->here, &m->transport, lowest, config, err);
+    int code = on_host_open(&m->shm, &m->transport, lowest, config, err);
     free(lowest);
     return code;
 }
 
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
-    on_host_close(&m->here, t, clean);
+    on_host_close(&m->shm, t, clean);
     /* If not clean, the copies leak: a dead rank never receives them, so MPI may still read
      * them. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
@@ -282,7 +282,7 @@ int transport_mpi_open(struct transport **out, const void *comm, const int *job_
     memset(m, 0, sizeof *m);
     m->transport.ops = &MPI_OPS;
     m->transport.job_ranks = job_ranks;
-    m->arriving.from = m->here.file = -1;
+    m->arriving.from = m->shm.file = -1;
     m->data = m->control = MPI_COMM_NULL;
     int code = open_all(m, *(const MPI_Comm *)comm, config, err);
     *out = code ? NULL : &m->transport;

@@ -19,7 +19,7 @@ struct tcp_transport {
     int *members; /* by rank of the job: its rank in this group, or NOBODY */
     struct bell bell;
     atomic_bool by_doorbell; /* true: all ranks share a window, so doorbells wake them */
-    struct on_host here;
+    struct on_host shm;
 };
 
 static struct tcp_transport *self(struct transport *t) { return (struct tcp_transport *)t; }
@@ -80,7 +80,7 @@ static void tcp_abandon(struct transport *t) {
 static void tcp_wake(struct transport *t) {
     struct tcp_transport *m = self(t);
     bell_ring(&m->bell);
-    if (atomic_load(&m->by_doorbell)) doorbell_ring(m->here.doorbell);
+    if (atomic_load(&m->by_doorbell)) doorbell_ring(m->shm.doorbell);
 }
 
 static int send_by_stream(struct tcp_transport *m, int to, const void *data, size_t size,
@@ -94,9 +94,9 @@ static int send_by_stream(struct tcp_transport *m, int to, const void *data, siz
 static int tcp_send(struct transport *t, int to, const void *data, size_t size, hvd_error *err) {
     struct tcp_transport *m = self(t);
     if (!atomic_load(&m->by_doorbell)) return send_by_stream(m, to, data, size, err);
-    if (on_host_reaches(&m->here, t, to)) return on_host_send(&m->here, t, to, data, size, err);
+    if (on_host_reaches(&m->shm, t, to)) return on_host_send(&m->shm, t, to, data, size, err);
     HVD_TRY(send_by_stream(m, to, data, size, err));
-    doorbell_ring(&m->here.host.window.ranks[to].doorbell);
+    doorbell_ring(&m->shm.host.window.ranks[to].doorbell);
     return HVD_OK;
 }
 
@@ -123,7 +123,7 @@ static int tcp_receive(struct transport *t, struct message *message, hvd_error *
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
     double patience = m->channel->group ? CAUSE_COMES_FIRST : INFINITY;
-    if (by_doorbell) HVD_TRY(on_host_receive(&m->here, t, message, err));
+    if (by_doorbell) HVD_TRY(on_host_receive(&m->shm, t, message, err));
     if (!message->data) take(m, NOBODY, by_doorbell ? net_look_seldom : net_look, message);
     return message->data ? HVD_OK : check_channel(m, NOBODY, patience, err);
 }
@@ -132,7 +132,7 @@ static int tcp_receive(struct transport *t, struct message *message, hvd_error *
 
 static unsigned tcp_listen(struct transport *t) {
     struct tcp_transport *m = self(t);
-    return atomic_load(&m->by_doorbell) ? doorbell_listen(m->here.doorbell) : bell_listen(&m->bell);
+    return atomic_load(&m->by_doorbell) ? doorbell_listen(m->shm.doorbell) : bell_listen(&m->bell);
 }
 
 /* Returns whether to poll: no doorbell rings when a mailbox has room or a socket has data. */
@@ -142,13 +142,13 @@ static bool tcp_polls(struct transport *t) {
     net_lock(m->net);
     bool polls = by_doorbell ? net_sends(m->net) : net_tries_again(m->net);
     net_unlock(m->net);
-    return polls || (by_doorbell && host_waits(&m->here.host));
+    return polls || (by_doorbell && host_waits(&m->shm.host));
 }
 
 static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
     struct tcp_transport *m = self(t);
     if (atomic_load(&m->by_doorbell))
-        doorbell_sleep(m->here.doorbell, ticket, seconds);
+        doorbell_sleep(m->shm.doorbell, ticket, seconds);
     else
         bell_sleep(&m->bell, ticket, m->net->epoll, seconds);
     net_lock(m->net);
@@ -244,7 +244,7 @@ static int open_here(struct tcp_transport *m, const int *hosts,
     if (!lowest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
     for (int r = 0; r < size; r++)
         while (hosts[m->peers[lowest[r]]] != hosts[m->peers[r]]) lowest[r]++;
-    int code = on_host_open(&m->here, &m->transport, lowest, config, err);
+    int code = on_host_open(&m->shm, &m->transport, lowest, config, err);
     free(lowest);
     return code;
 }
@@ -261,7 +261,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, config, err));
     atomic_store(&m->by_doorbell, t->all.window != NULL);
-    if (ranks) on_host_unwatch(&m->here); /* the job's transport watches all processes */
+    if (ranks) on_host_unwatch(&m->shm); /* the job's transport watches all processes */
     t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_DATA;
     return HVD_OK;
 }
@@ -283,7 +283,7 @@ static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
     if (m->channel) /* first, because other groups ring this group's doorbell through the channel */
         close_channel(m, clean);
-    on_host_close(&m->here, t, clean);
+    on_host_close(&m->shm, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
     free(m->peers);
@@ -313,7 +313,7 @@ static const struct transport_ops TCP_OPS = {
 static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
     struct tcp_transport *m = aligned_alloc(_Alignof(struct tcp_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport"), NULL;
-    *m = (struct tcp_transport){.job = &m->transport, .net = n, .here.file = -1};
+    *m = (struct tcp_transport){.job = &m->transport, .net = n, .shm.file = -1};
     m->transport.ops = &TCP_OPS;
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
     return m;

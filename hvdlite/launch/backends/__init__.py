@@ -17,7 +17,7 @@ class Backend(NamedTuple):
 
 
 BACKENDS: Dict[str, Backend] = {
-    "local": Backend(partial(mpirun.command, where="here"), takes_hosts=False),
+    "local": Backend(partial(mpirun.command, where="local"), takes_hosts=False),
     "ssh": Backend(mpirun.command_over_ssh, takes_hosts=True),
     # mpirun with the site's own settings: mpirun finds the hosts itself, unless the user names them
     "mpi": Backend(partial(mpirun.command, where=""), takes_hosts=True),

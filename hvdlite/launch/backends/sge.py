@@ -31,7 +31,7 @@ def command(job: Job) -> Command:
 def _inside(job: Job) -> Command:
     hosts = granted_hosts(text_of(os.environ["PE_HOSTFILE"]))
     if len(hosts) == 1 and is_here(hosts[0].name):
-        return mpirun.command(job, where="here")
+        return mpirun.command(job, where="local")
     return mpirun.command(job._replace(hosts=hosts, ssh=QRSH()), where="ssh")
 
 
@@ -41,8 +41,8 @@ def granted_hosts(text: str) -> List[Host]:
     >>> granted_hosts("node1 4 all.q@node1 UNDEFINED")
     [Host(name='node1', slots=4)]
     """
-    words = [line.split() for line in text.splitlines() if line.strip()]
-    return [named(name, int(slots)) for name, slots, *_ in words]
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return [named(name, int(slots)) for name, slots, *_ in lines]
 
 
 def _submit(job: Job) -> Command:

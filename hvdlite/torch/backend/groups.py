@@ -67,7 +67,7 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
     keys = [f"hvdlite/{meeting}/{other}" for other in range(size)]
     _wait(store, keys, timeout)
     answers = [value.decode().split() for value in store.multi_get(keys)]
-    return [int(words[0]) for words in answers], int(answers[0][1])
+    return [int(fields[0]) for fields in answers], int(answers[0][1])
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:

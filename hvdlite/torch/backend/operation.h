@@ -190,12 +190,12 @@ class Operation : public Call {
 
     // Returns an error text if a rank has sent another number of elements than expected, else "".
     std::string unexpected() const {
-        const int64_t *came = nullptr;
-        if (!expected_.empty()) process.core.hvd_result(handles_.front(), &came);
+        const int64_t *sent = nullptr;
+        if (!expected_.empty()) process.core.hvd_result(handles_.front(), &sent);
         for (size_t r = 0; r < expected_.size(); r++)
-            if (came[r] != expected_[r])
+            if (sent[r] != expected_[r])
                 return "hvdlite: " + name_ + " (" + what_ + "): rank " + std::to_string(r) +
-                       " of the group sends " + std::to_string(came[r]) +
+                       " of the group sends " + std::to_string(sent[r]) +
                        " elements to this rank, which expects " + std::to_string(expected_[r]) +
                        ": give both the same sizes";
         return {};

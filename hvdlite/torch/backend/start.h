@@ -31,8 +31,8 @@ inline bool moves(const at::Tensor &t) {
 
 // Returns the core's op for tensors like this. FOLD: the core has no such op, so the ranks gather
 // all tensors, and each rank reduces them. NO_OP: only Gloo can do it.
-inline int op_on(const at::Tensor &t, const ReduceOp &how) {
-    auto op = static_cast<ReduceOp::RedOpType>(how);
+inline int op_on(const at::Tensor &t, const ReduceOp &reduction) {
+    auto op = static_cast<ReduceOp::RedOpType>(reduction);
     bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
     bool inexact = t.is_floating_point() || t.is_complex(), truths = t.scalar_type() == at::kBool;
     bool complex = t.scalar_type() == at::kComplexFloat || t.scalar_type() == at::kComplexDouble;
@@ -55,17 +55,17 @@ inline bool all_move(const Tensors &tensors) {
     return std::all_of(tensors.begin(), tensors.end(), moves);
 }
 
-inline int op_on(const Tensors &tensors, const ReduceOp &how) {
-    int op = tensors.empty() ? NO_OP : op_on(tensors[0], how);
-    auto same = [&](const at::Tensor &t) { return op_on(t, how) == op; };
+inline int op_on(const Tensors &tensors, const ReduceOp &reduction) {
+    int op = tensors.empty() ? NO_OP : op_on(tensors[0], reduction);
+    auto same = [&](const at::Tensor &t) { return op_on(t, reduction) == op; };
     return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
 }
 
 // Returns one row: the reduction of all rows of a matrix. Overwrites the matrix.
-inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
+inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &reduction) {
     at::Tensor all = rows[0];
     for (int64_t i = 1; i < rows.size(0); i++) {
-        switch (static_cast<ReduceOp::RedOpType>(how)) {
+        switch (static_cast<ReduceOp::RedOpType>(reduction)) {
         case ReduceOp::BAND: all.bitwise_and_(rows[i]); break;
         case ReduceOp::BOR: all.bitwise_or_(rows[i]); break;
         case ReduceOp::BXOR: all.bitwise_xor_(rows[i]); break;
@@ -73,7 +73,8 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &how) {
         default: all.mul_(rows[i]);
         }
     }
-    if (how == ReduceOp::AVG) all.div_(rows.size(0), "trunc"); // truncates integers, as NCCL does
+    // truncates integers, as NCCL does
+    if (reduction == ReduceOp::AVG) all.div_(rows.size(0), "trunc");
     return all;
 }
 
@@ -229,10 +230,10 @@ class Start {
     }
 
     // When the core is done: reduces each tensor's matrix (a row for each rank) into the tensor.
-    void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &how) {
-        operation_->deliver_by([tensors, matrices, how] {
+    void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &reduction) {
+        operation_->deliver_by([tensors, matrices, reduction] {
             for (size_t i = 0; i < tensors.size(); i++)
-                tensors[i].copy_(fold(matrices[i], how).view(tensors[i].sizes()));
+                tensors[i].copy_(fold(matrices[i], reduction).view(tensors[i].sizes()));
         });
     }
 
