@@ -82,3 +82,5 @@ def test_leaving_a_job_while_a_group_is_opened_does_not_hang():
     """The job must not wait forever for the end of a group that no thread has left."""
     job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]
+    left = "this rank has left the job (this group of ranks was added afterwards)"
+    assert job.results()[0]["refused"] == f"{left}: it can't submit tensors any more"

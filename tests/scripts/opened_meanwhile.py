@@ -26,6 +26,15 @@ def open_group() -> None:
     opened.extend([code, ffi.string(error.text).decode(), group[0]])
 
 
+def error_in_group() -> str:
+    """Return the error of a collective that this rank submits to the opened group."""
+    error, value, name = new_error(), ffi.new("char *"), ffi.new("char[]", b"late")
+    fields = {"name": name, "kind": lib.HVD_BROADCAST, "dtype": lib.HVD_UINT8, "group": opened[2]}
+    handle = lib.hvd_start(ffi.new("hvd_tensor *", {**fields, "in": value, "out": value}), error)
+    assert not handle or lib.hvd_finish(handle, 10, error)
+    return ffi.string(error.text).decode()
+
+
 def leave() -> None:
     lib.hvd_leave(lib.HVD_ALL_GROUPS, b"done")
 
@@ -49,11 +58,12 @@ else:
 code, text, group = opened
 if leaves:
     assert code == lib.HVD_OK, text
+    refused = error_in_group() if WORLD.rank == 0 else ""
     leave()
     end = time.monotonic() + 10
     while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1) and time.monotonic() < end:
         pass
-    report(WORLD.rank, ended=lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0))
+    report(WORLD.rank, ended=lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0), refused=refused)
     lib.hvd_close()
 elif WORLD.rank:
     assert code == lib.HVD_OK, text

@@ -172,7 +172,8 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
     int code = (struct context *)held == process.current
                    ? job_add(held, g, id, err)
                    : error_set(err, HVD_NOT_INITIALIZED, "the job ended during this call");
-    if (!code && atomic_load(&held->left)) engine_leave(g->engine, "it has left the job");
+    if (!code && atomic_load(&held->left))
+        engine_leave(g->engine, "this group of ranks was added afterwards");
     pthread_rwlock_unlock(&process.lock);
     return code;
 }
