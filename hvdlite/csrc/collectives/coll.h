@@ -103,9 +103,10 @@ size_t coll_alike(const struct comm *comm);
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 /* Collective, when a job on one host starts: decides in how large teams the ranks sum in their
- * window (window.c), and from which size on. team: the wanted size of a team; 1: no teams; 0:
- * measure allreduces of 1 MiB with each possible size, in 5 to 50 ms, if there are more than 8
- * ranks and each has its own core (own_core). The largest `team` of any rank counts. */
+ * window (window.c), and from which size on. team: the wanted size of a team; 1: no teams; 0: if
+ * there are more than 8 ranks and each has its own core (own_core), measure allreduces of 1 MiB
+ * with each possible size of a team, then allreduces of 64 KiB with the fastest size. The largest
+ * `team` of any rank counts. */
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);
 
 /* Runs after an allreduce: each rank of the host updates its chunk of the tensors' weights. Returns

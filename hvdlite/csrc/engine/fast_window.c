@@ -13,7 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { LARGEST = 64 << 10 }; /* maximum bytes that a rank reads from other ranks' inputs */
+/* Maximum bytes that a rank reads from other ranks' inputs. Chosen, not measured. */
+enum { LARGEST = 64 << 10 };
 
 int fast_window_awaits(const struct fast_path *x) { return atomic_load(&x->shared.awaited) - 1; }
 

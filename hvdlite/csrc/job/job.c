@@ -156,8 +156,8 @@ static void log_start(const struct job *j, const struct transport *t) {
                  "HVDLITE_DATA_TIMEOUT_SECONDS. Raise the limit of open files (ulimit -n)",
                  t->no_watch.text);
     log_line(&j->config.log, LOG_INFO,
-             "local rank %d of %d, %s window, %d threads for large collectives, fusion %zu bytes, "
-             "cache %zu tensors",
+             "local rank %d of %d, %s window, at most %d threads for large collectives, fusion %zu "
+             "bytes, cache %zu tensors",
              t->at.local_rank, t->at.local_size, t->layout.host.window ? "with a" : "no",
              helpers_threads(j->helpers), j->config.options.fusion_bytes,
              j->config.options.cache_capacity);

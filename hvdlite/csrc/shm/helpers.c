@@ -11,14 +11,16 @@
 #include <string.h>
 
 enum {
-    /* bytes; the measurement copies LARGEST, then half of that, and so on. A collective below
-     * SMALLEST ends before helpers wake up. */
+    /* All these numbers are chosen, not measured.
+     *
+     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. Without
+     * HVDLITE_THREADS_BYTES smaller collectives have no helpers, which need time to wake up. */
     SMALLEST = 128 << 10,
     LARGEST = 4 << 20,
-    TIMES = 5,        /* number of copies with helpers, and of copies without, of a size */
-    LOOKS = 16,       /* read the clock only at every LOOKS-th check */
-    PATIENCE = 10000, /* number of checks for the end of helpers' parts before the first yield */
-    MOST_UNCALLED = 64
+    TIMES = 5,         /* number of copies with helpers, and of copies without, of a size */
+    LOOKS = 16,        /* read the clock only at every LOOKS-th check */
+    PATIENCE = 10000,  /* number of checks for the end of helpers' parts before the first yield */
+    MOST_UNCALLED = 64 /* the most calls in a row that do not wake late helpers */
 };
 
 /* One part of the work: the number of the call in which it was last taken, and last done. */
@@ -185,8 +187,9 @@ static void copy_part(const void *arg, int part, int parts) {
     memcpy(c->to + begin, c->from + begin, end - begin);
 }
 
-/* Returns the seconds of a copy. Before it helpers sleep, as they do before a collective; the copy
- * wakes them up, also if they were late for earlier copies. */
+/* Returns the seconds of a copy. A copy with helpers wakes them up, as a collective does, also if
+ * they were late for earlier copies. After it, helpers stop spinning as soon as `open` is false, so
+ * they can still be on their way to sleep when a copy without helpers begins. */
 static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
     h->in_vain = h->uncalled = 0;
     double begin = clock_now();
@@ -205,7 +208,7 @@ static int compare(const void *a, const void *b) {
 
 /* Compares medians, because other threads delay single copies. */
 static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
-    static const double CLEARLY = 0.8;
+    static const double CLEARLY = 0.8; /* a margin, chosen, not measured */
     double times[2][TIMES];
     for (int i = 0; i < TIMES; i++)
         for (int helped = 0; helped < 2; helped++) times[helped][i] = time_copy(h, c, helped);

@@ -36,7 +36,7 @@ struct life_card life_card_of_this_process(void) {
 
 /* Seconds between the end of a process and its report. Meanwhile the process's last messages
  * arrive, and may say that the rank has left. A host with more runnable threads than cores delivers
- * them within a few time slices, of some ms each. */
+ * them within a few time slices, of some ms each. Both numbers are chosen, not measured. */
 static const double GRACE = 20e-3;
 /* The most delays in a row, if in each of them another process ends. */
 enum { GRACES = 10 };
