@@ -114,7 +114,7 @@ def open_ps(comm):
     workers = (comm.size - 1) // 2
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
-    role = ranks.assign(everyone, Job([], workers, servers=workers))[comm.rank]
+    role = ranks.roles_of(everyone, Job([], workers, servers=workers))[comm.rank]
     os.environ.update(ranks.role_environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx
