@@ -20,8 +20,9 @@ from hvdlite.launch.ranks import Rank, is_present, placement
 ATTEMPTS = 3  # start no more replacements if this number in a row died before joining
 # seconds before an unreachable host is tried again: the first time, the longest
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
-# seconds of silence after which a host counts as lost, if other ranks count its rank as dead
-GIVEN_UP_SECONDS = channel.PROBE + 1.0
+# seconds of silence after which a host counts as lost, if other ranks count its rank as dead; two
+# probes, because a host with too much work answered one of them late
+GIVEN_UP_SECONDS = 2 * channel.PROBE + 1.0
 _PORT, _GIVEN_UP = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
 
