@@ -35,9 +35,11 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
     return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
 }
 
-/* Alltoall: return the address of offset `at`, in the part for or from a rank. */
+/* For an alltoall: return the address of byte `at` of the input, which is in the part for `rank`,
+ * and of byte `at` of the output, which is in the part from `rank`. */
 const char *coll_part_for(const struct coll_args *args, int rank, size_t at);
 char *coll_part_from(const struct coll_args *args, int rank, size_t at);
+/* Copies the part that this rank sends to itself, unless the parts are listed. */
 void coll_copy_own_part(const struct comm *comm, const struct coll_args *args);
 
 /* Returns segment k of a range that is cut into segments of `length` bytes. The last segment may be

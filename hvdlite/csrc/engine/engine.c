@@ -105,7 +105,8 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 }
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    /* A step reads only a part of the sender's memory, and no message leads to the next step. */
+    /* One step reads only a part of the sender's memory. No message arrives that would start the
+     * next step, so the engine's thread must wake up. */
     bool is_read = tensor->request.kind == HVD_RECV && request_bytes(&tensor->request) >= P2P_LOAN;
     HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
     bool stepped = transport_rings(e->t) && progress_try(&e->progress, p2p_step, &e->p2p);

@@ -11,7 +11,7 @@
  * (shm/loan.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
  * send is still under way. Only the sender's answer ends the receive, because a send that has
  * failed meanwhile no longer owns its memory. Shorter data, and memory that can't be read, goes
- * through shared memory, a bounce buffer (p2p_state.h). */
+ * through shared memory, a bounce buffer (shm/bounce.h). */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 

@@ -1,4 +1,4 @@
-/* Ends the process. Only this file does.
+/* Functions that end the process. No other file ends the process.
  *
  * At a limit, a thread ends the process if other threads have not ended it in time. A forked child
  * ends without the exit functions of its parent. */
