@@ -41,7 +41,7 @@ def pytest_collection_finish(session):
 
 
 def exempt_modules(session) -> None:
-    """Exempt what is imported by now from searches by gc: PyTorch has a million objects."""
+    """Exempt all objects of imported modules from searches by gc: PyTorch has a million of them."""
     gc.collect()
     gc.freeze()
     session.modules_exempt = len(sys.modules)

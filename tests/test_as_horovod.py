@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
-def test_programs_run_as_with_python_itself(tmp_path, how):
+def test_as_horovod_runs_programs_as_python_itself_does(tmp_path, how):
     """Programs can start workers in all ways; the server of forkserver imports the main module.
 
     From a folder's ``__main__.py``, Python itself can only fork workers.
@@ -190,7 +190,7 @@ def test_horovod_run_starts_ranks(tmp_path):
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
 
 
-def test_a_wrong_value_of_the_variable_for_sums_is_an_error():
+def test_a_wrong_value_of_hvdlite_horovod_sums_is_an_error():
     ended = python(
         "-c",
         "import hvdlite as hvd, mxnet as mx; hvd.init()\n"

@@ -60,7 +60,7 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     assert "p50 ms" in job.output and "peak memory by rank" in job.output
 
 
-def test_the_bench_shows_that_zero_copy_had_no_shared_memory(tmp_path):
+def test_the_bench_reports_that_zero_copy_cases_had_no_shared_memory(tmp_path):
     command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
     job = assert_passed(
         mpirun(
@@ -105,7 +105,7 @@ def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_
     assert ("bandwidth" in kept) == (library == "alone")
 
 
-def test_execute_returns_why_a_command_failed_and_its_output(tmp_path):
+def test_execute_returns_the_cause_and_the_output_of_a_failed_command(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
     assert "exit status 1\nno such library" in execute(crash, {}, 30)
     hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]

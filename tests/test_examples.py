@@ -25,7 +25,7 @@ def test_the_module_example_learns_on_two_ranks():
 
 
 @pytest.mark.skipif(MXNET2, reason="the page is for MXNet 1's data iterators and metrics")
-def test_the_code_on_the_training_page_runs(tmp_path):
+def test_the_python_code_of_the_training_page_runs(tmp_path):
     records = [sys.executable, "examples/make_records.py", str(tmp_path), "--images", "100"]
     subprocess.run(records, cwd=ROOT, check=True, timeout=60)
     assert assert_pieces_run("training", tmp_path) > 8
@@ -33,11 +33,11 @@ def test_the_code_on_the_training_page_runs(tmp_path):
 
 @no_examples
 @pytest.mark.parametrize("page", ["compression", "elastic", "kvstore", "migrate"])
-def test_the_code_on_the_page_runs(page, tmp_path):
+def test_the_python_code_of_each_page_runs(page, tmp_path):
     assert_pieces_run(page, tmp_path)
 
 
-def test_the_code_on_the_page_about_hvdlite_run_runs(tmp_path):
+def test_the_python_code_of_the_launch_page_runs(tmp_path):
     page = (ROOT / "docs" / "launch.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     (tmp_path / "job.py").write_text(code)

@@ -187,7 +187,7 @@ def test_an_exception_in_an_exit_function_is_a_failure(code):
     ],
 )
 def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text, carrier):
-    """Otherwise it would wait in MPI_Finalize, and the other ranks would wait for it in init()."""
+    """Otherwise the rank would wait in MPI_Finalize, and the other ranks would wait in init()."""
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
     assert text in job.output, job.output

@@ -122,7 +122,7 @@ def test_the_report_names_ranks_that_have_not_submitted():
     assert live.wait_of(ranks[1], ranks) is None
 
 
-def test_the_report_names_the_rank_that_a_transfer_waits_for():
+def test_the_report_names_the_rank_for_which_a_transfer_waits():
     one = snapshot(0, [op("a", "moves", 1, 98)], waits_for=3, waits_since=int(97e9))
     assert live.wait_of(one, [one]) == live.Wait(3.0, [2], one.ops[0])
 

@@ -42,7 +42,7 @@ def freeze(folder, frozen: int, comes_back: bool, ranks=3, size=1000, window="1"
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_other_ranks_warn_of_the_stopped_rank_and_raise(frozen, tmp_path):
-    """Rank 0 is the coordinator, whose stop must not keep other ranks waiting silently."""
+    """Rank 0 is the coordinator; the other ranks must report it, too, if it is stopped."""
     job, _ = freeze(tmp_path, frozen, comes_back=False)
     warned = {line.split("rank ")[1][0] for line in job.output.splitlines() if "Is the pro" in line}
     assert warned == {str(rank) for rank in {0, 1, 2} - {frozen}}, job.output
@@ -96,13 +96,13 @@ ELASTIC = """if True:
 
 
 def test_an_elastic_rank_that_wakes_in_time_trains_on_with_the_others(tmp_path):
-    """The other ranks wait for it, and all train on together."""
+    """The other ranks wait for the stopped rank, and all ranks train on together."""
     found = results(start_ranks(3, "-c", ELASTIC, str(tmp_path), "waits", env=limits("1", "2")))
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}
 
 
 def test_a_rank_that_wakes_after_the_job_has_failed_ends_with_an_error(tmp_path):
-    """The rank must not think the other ranks dead and train on alone."""
+    """The rank must not take the other ranks for dead and train on alone."""
     env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]

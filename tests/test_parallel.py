@@ -59,7 +59,7 @@ TRAINING = [
     for name in (
         "changing_rates_and_batch_sizes_train_as_one_process",
         "training_from_saved_states_equals_uninterrupted_training",
-        "allreduce_grads_gives_averages_or_the_sums_asked_for",
+        "allreduce_grads_gives_averages_or_sums_if_the_script_asks_for_sums",
     )
 ]
 

@@ -26,7 +26,7 @@ def test_idle_ranks_use_no_cpu():
         assert max(shares.values()) < MOST_IDLE
 
 
-def test_a_waiting_rank_sleeps():
+def test_a_rank_that_waits_long_sleeps():
     """Shared memory wakes the rank at every message; polling in between would use a core."""
     job = assert_passed(script(2, "shown", "waiting", "1"))
     assert job.results().keys() == {0, 1}

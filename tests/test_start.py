@@ -294,8 +294,8 @@ def test_init_refuses_a_process_that_a_launcher_started_as_one_of_several():
         assert told or line == "SIZE 1"
 
 
-def test_only_the_nearest_launcher_counts():
-    """mpirun -n 1 may run inside another launcher, or another launcher inside mpirun -n 1."""
+def test_only_the_innermost_launcher_counts():
+    """A launcher may start mpirun -n 1, and mpirun -n 1 may start another launcher."""
     env = {"RANK": "1", "WORLD_SIZE": "2"}
     assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]
     line = [sys.executable, "-c", ALONE]
@@ -330,7 +330,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_hang_though_their_script_imports_mpi_at_its_top(tmp_path):
+def test_spawned_workers_do_not_hang_if_the_script_imports_mpi_first(tmp_path):
     script = tmp_path / "script.py"
     begin = "import hvdlite.numpy  # before mpi4py\n"
     script.write_text(begin + HVD + WORKERS + "    " + SUM)

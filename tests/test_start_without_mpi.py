@@ -143,7 +143,7 @@ def test_jobs_without_mpi_run_on_two_hosts(hosts):
         assert not values["mpi"] and not values["listens"]
 
 
-def test_a_stopped_rank_or_a_link_down_for_1_second_is_not_a_lost_host(hosts):
+def test_a_stopped_rank_or_a_link_down_for_1_second_is_no_lost_host(hosts):
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
         time.sleep(5)

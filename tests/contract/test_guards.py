@@ -82,7 +82,7 @@ def test_the_error_of_a_gradient_with_nan_names_parameter_and_rank(kind, value, 
 
 @every_kind
 def test_a_guard_sends_nothing_between_two_checks(kind, rank):
-    """Therefore the ranks may make different numbers of calls."""
+    """Therefore ranks may call step() different numbers of times between two checks."""
     params, guard = guarded(kind, every=100)
     guard.step()
     params.set(0, float(rank))

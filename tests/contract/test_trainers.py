@@ -181,7 +181,7 @@ def test_two_optimizers_of_one_network_have_separate_states(kind, rank):
 
 @trainers_that(lambda kind: kind.numbered)
 def test_an_extra_optimizer_on_one_rank_is_an_error(kind, rank, several):
-    """Otherwise ranks would wait for each other's tensors, whose names would differ."""
+    """Without the error, ranks would wait for each other's tensors, because the names differ."""
     if rank == 1:
         kind.make_alone(start_weights())
     with pytest.raises(kind.errors, match="rank 0: .*rank 1: .*(on all ranks|on every rank)"):

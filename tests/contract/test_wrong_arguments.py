@@ -178,7 +178,7 @@ def test_a_process_set_with_invalid_ranks_is_refused(ranks):
         hvd.add_process_set(ranks)
 
 
-def test_a_process_set_takes_numpy_integers(size):
+def test_a_process_set_accepts_numpy_integers(size):
     made = hvd.add_process_set(np.arange(size - 1)) if size > 1 else hvd.global_process_set
     assert made.ranks == list(range(max(size - 1, 1)))
     hvd.remove_process_set(made)

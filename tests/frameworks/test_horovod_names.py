@@ -135,6 +135,6 @@ def test_lines_that_import_horovod_work(found):
         assert text.startswith(f"ModuleNotFoundError: no {line[7:]}: ") and "hvdliterun" in text
 
 
-def test_every_public_name_has_a_docstring(found):
+def test_every_public_name_of_a_framework_has_a_docstring(found):
     """docs/reference.md lists only names with a docstring."""
     assert found["untold"] == []

@@ -153,7 +153,7 @@ print(f"BEGUN AT {begun}\\n", end="")
 """
 
 
-def test_the_launcher_restarts_a_job_and_it_resumes_from_its_file(tmp_path):
+def test_the_launcher_restarts_a_job_and_the_job_resumes_from_its_file(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(RESTARTED)
     options = ["-n", "2", "--transport", "tcp", "--restarts", "1"]

@@ -50,7 +50,7 @@ def test_each_example_learns_on_two_ranks(name):
     assert float(accuracy) > example.accuracy and int(shown) == 2
 
 
-def test_an_example_without_its_marked_lines_is_a_script_for_one_process(name, tmp_path):
+def test_an_example_without_lines_marked_hvdlite_trains_on_one_process(name, tmp_path):
     example = EXAMPLES[name]
     lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines(keepends=True)
     alone = "".join(line for line in lines if not line.endswith("# hvdlite\n"))
@@ -77,7 +77,7 @@ def test_hvdlite_imports_no_framework(module):
     assert ended.stdout.split() == []
 
 
-def test_the_bench_runs_without_mxnet_and_names_what_it_leaves_out():
+def test_the_bench_runs_without_mxnet_and_names_the_omitted_cases():
     bench = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K", "--idle=0"]
     job = assert_passed(mpirun(2, *bench, timeout=60))
     assert "not measured, as they are not installed: mxnet\n" in job.output

@@ -118,14 +118,14 @@ def test_keras_tests_pass_on_other_backends(backend):
     passed("keras", 2, KERAS_BACKEND=backend)
 
 
-# test_commands_on_the_pages_run tests the program for PyTorch
+# test_commands_of_the_docs_pages_run tests the program for PyTorch
 @pytest.mark.parametrize("framework", ["keras", "xgboost"])
 def test_the_whole_program_of_the_docs_learns(framework, tmp_path):
     assert_program_learns(framework, tmp_path)
 
 
 @pytest.mark.parametrize("page", ["pytorch", "backend", "tensorflow", "trees", "jax"])
-def test_the_code_on_the_page_runs(page, tmp_path):
+def test_the_python_code_of_each_page_runs(page, tmp_path):
     assert assert_pieces_run(page, tmp_path) > 0
 
 
@@ -157,7 +157,7 @@ if hvd.rank() == 0: print(f"epoch 2: accuracy 0.9, ranks: {total[0]:.0f}")
 
 
 @pytest.mark.parametrize("command", sorted(commands()))
-def test_commands_on_the_pages_run(command, tmp_path):
+def test_commands_of_the_docs_pages_run(command, tmp_path):
     code = whole_program("torch") if WHOLE.fullmatch(command) else COUNTED
     (tmp_path / "train.py").write_text(code)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

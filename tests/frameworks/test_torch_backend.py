@@ -45,7 +45,7 @@ def test_futures_used_by_many_threads_fail_only_if_their_call_failed(launch):
 
 
 @pytest.mark.parametrize("asked", ["1", "0"])
-def test_a_program_that_names_gloo_runs_on_hvdlite_if_asked_to(asked):
+def test_a_program_that_names_gloo_runs_on_hvdlite_with_as_gloo(asked):
     """HVDLITE_AS_GLOO=1 asks for hvdlite; with 0 the program uses Gloo."""
     hows = ["gloo", "cpu:gloo", "no backend", "a mesh"] if asked == "1" else ["gloo"]
     line = str(SCRIPTS / "torch_as_gloo.py"), *hows
@@ -90,7 +90,7 @@ if __name__ == "__main__":
 """
 
 
-def test_children_that_a_rank_forks_use_the_real_gloo(tmp_path):
+def test_children_that_a_rank_forks_use_gloo_itself(tmp_path):
     """hvdlite can't be used in a forked child; Gloo can, and the program named Gloo."""
     (tmp_path / "forks.py").write_text(FORKS)
     line = "python", str(tmp_path / "forks.py"), str(tmp_path)
@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_ranks_that_a_program_starts_itself_form_a_job(method, tmp_path):
-    """There is no launcher. A rank that ends before the others does not count as dead."""
+    """No launcher starts the ranks. A rank that ends before the others does not count as dead."""
     script = tmp_path / "spawns.py"
     script.write_text(SPAWNS)
     ended = started_by("python", str(script), method, "goes well")

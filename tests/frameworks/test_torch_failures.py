@@ -94,7 +94,7 @@ dist.destroy_process_group()
         ("mismatch", "001122", r"ranks disagree on the shape: .*rank 1: \(999,\)"),
     ],
 )
-def test_a_failure_is_an_error_on_every_rank(how, who, text, tmp_path):
+def test_a_failure_is_an_error_on_every_waiting_rank(how, who, text, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
     ended = started_by("hvdliterun", "-n", "3", str(script), how)

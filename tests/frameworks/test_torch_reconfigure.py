@@ -26,7 +26,7 @@ def started(*arguments: str, **env: str) -> subprocess.Popen:
 
 
 def test_survivors_go_on_without_a_dead_rank_and_with_a_new_rank():
-    """One rank is killed, a new one joins, and one is left out later."""
+    """One rank is killed, a new rank joins, and another rank is left out later."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     line = str(SCRIPTS / "torch_rejoin.py"), str(store.port)
     ranks = [started(*line, str(number), **WITHOUT_MPI) for number in range(4)]
@@ -37,7 +37,7 @@ def test_survivors_go_on_without_a_dead_rank_and_with_a_new_rank():
     assert [rank.returncode for rank in ranks] == [0, -9, 0, 0]
 
 
-def test_torchft_trains_on_without_a_dead_replica_and_heals_a_new_one():
+def test_torchft_trains_on_without_a_dead_replica_and_updates_a_new_replica():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lighthouse = LighthouseServer(
         bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=2000

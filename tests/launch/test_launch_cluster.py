@@ -75,7 +75,7 @@ def test_a_setting_that_differs_between_ranks_does_not_end_the_job(on_cluster):
 
 @pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
 def test_optimizer_states_are_divided_among_hosts(on_cluster):
-    """One host has two ranks, the other one."""
+    """One host has two ranks, the other host has one rank."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     tests = "tests/parallel/test_sharded_stripes.py"
     root = SCRIPTS.parent.parent.parent
@@ -140,7 +140,7 @@ def test_the_error_names_a_host_with_another_hvdlite(cluster, on_cluster, packag
     assert line.startswith("hvdliterun: h2 has hvdlite 0.0.9, but this host has hvdlite ")
 
 
-def test_hosts_with_different_versions_are_an_error_with_launcher_mpi_too(
+def test_launcher_mpi_also_refuses_hosts_with_different_versions(
     cluster, on_cluster, package_on_h2
 ):
     env = package_on_h2("mxnet", "libinfo.py", "__version__ = '1.8.0'")
@@ -150,7 +150,7 @@ def test_hosts_with_different_versions_are_an_error_with_launcher_mpi_too(
 
 
 def test_errors_name_hosts_without_python_or_without_hvdlite(cluster, on_cluster):
-    """h1 has no Python at the launcher's path; h2 has one without packages."""
+    """h1 has no Python at the launcher's path; h2 has a Python without packages."""
     fake = cluster.disk / "python"
     on_host(cluster, "h0", f"ln -s {sys.executable} {fake}")
     text = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'

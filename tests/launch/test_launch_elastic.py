@@ -143,7 +143,7 @@ def test_ranks_go_on_without_a_rank_whose_object_cannot_be_pickled():
     assert done.out.count("all [1, 1") == 2, done.out + done.err
 
 
-def test_a_handle_of_an_earlier_job_does_not_begin_job_after_job():
+def test_waiting_for_a_handle_of_an_earlier_job_does_not_begin_new_jobs_forever():
     program = """if True:
         import os, signal
         import hvdlite as hvd
@@ -192,7 +192,7 @@ LIMITED = "hvd.elastic.run(lambda state: step())(hvd.elastic.ObjectState())"
         ("STALL_SHUTDOWN_TIME", "time.sleep(600)", LIMITED, "raise", "not by rank 1"),
     ],
 )
-def test_a_late_rank_does_not_outlive_the_ranks_that_gave_it_up(limit, late, run, then, error):
+def test_a_late_rank_ends_when_the_other_ranks_stop_waiting(limit, late, run, then, error):
     program = LATE.format(late=late, run=run, then=then)
     limits = {f"HVDLITE_{limit}_SECONDS": "2", "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "2"}
     done = call("--elastic", "-n", 3, *python(program), env={**os.environ, **limits})
@@ -206,7 +206,7 @@ def test_a_new_rank_that_hangs_does_not_delay_the_end_of_the_job():
     assert not left_with(MARKER)
 
 
-def test_if_ssh_does_not_answer_another_host_gets_the_new_rank():
+def test_another_host_gets_the_new_rank_if_ssh_does_not_answer():
     """A host that is lost while a new rank starts there does not close its connection."""
     hosts = [Host(f"{name}.invalid", 1) for name in "abc"]
     job = Job(["true"], 1, "ssh", hosts=hosts, ssh=SSH(["sh", "-c", "exec sleep 60"]))
@@ -223,7 +223,7 @@ def test_if_ssh_does_not_answer_another_host_gets_the_new_rank():
 
 
 @no_examples
-def test_the_elastic_example_trains_on_though_a_rank_dies_in_each_epoch():
+def test_the_elastic_example_trains_on_when_a_rank_dies_in_each_epoch():
     pytest.importorskip("sklearn.datasets")
     example = [sys.executable, ROOT / "examples" / "elastic_mnist.py"]
     done = call("--elastic", "-n", 3, *example, "--epochs", 3, "--kill-each-epoch").passed()

@@ -34,7 +34,7 @@ def of_rank(rank: int, text: str) -> list:
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "mx.MXNetError", "hvd.HvdliteError"])
-def test_a_users_exception_is_shown_in_full_whatever_text_it_has(error):
+def test_a_users_exception_with_any_text_is_shown_in_full(error):
     done = call("-n", 3, *python(f"{BEGIN}if rank == 1: raise {error}(text)\n{WAIT}"))
     assert done.code == 1, done.err[-3000:]
     own = of_rank(1, done.err)
@@ -102,7 +102,7 @@ def test_report_and_exit_code_name_one_culprit_if_two_ranks_fail():
     assert f"hvdliterun: rank {1 if done.code == 137 else 2} on " in done.err
 
 
-def test_a_rank_that_ends_silently_after_anothers_failure_is_not_blamed():
+def test_a_rank_that_ends_without_output_after_another_rank_failed_is_not_blamed():
     """The library reports the rank's failed collective, so the rank need not print an error."""
     code = f"{BEGIN}if rank == 1:\n    time.sleep(0.3); raise KeyError('the cause')\n"
     wait = "try: hvd.numpy.allreduce(np.ones(1), name='b')\nexcept hvd.HvdliteError: os._exit(9)"

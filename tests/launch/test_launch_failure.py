@@ -98,7 +98,7 @@ CULPRITS = {  # how ranks ended, what they reported, which rank is to blame
 
 
 @pytest.mark.parametrize("case", CULPRITS)
-def test_culprit_finds_the_rank_to_blame(case):
+def test_culprit_finds_the_rank_that_failed_first(case):
     endings, told, rank = CULPRITS[case]
     found = culprit(endings, told)
     assert (found and found.rank) == rank
@@ -169,7 +169,7 @@ def test_the_report_has_rank_host_exit_code_and_last_lines():
         (b"2 1 1", (2, 3), []),  # rank 1 was dead
     ],
 )
-def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, still):
+def test_the_report_blames_ranks_that_stood_still_and_not_the_waiting_ranks(sign, ended, still):
     told = signs({0: 6.9}, stalled={0: sign})
     endings = [ending(0, 1, False, 7.0)]
     endings += [ending(rank, -15, rank in ended, 8.0) for rank in (1, 2, 3)]
@@ -195,7 +195,7 @@ def test_ranks_that_stood_still_are_blamed_not_the_waiting_ranks(sign, ended, st
 
 
 @pytest.mark.parametrize("sign, still", [(b"1 1 1", 1), (b"2 1 1", 0)])
-def test_a_late_rank_that_jax_aborted_stood_still_and_a_dead_rank_did_not(sign, still):
+def test_a_late_rank_that_jax_aborted_counts_as_late_and_not_as_dead(sign, still):
     """After rank 0's end, JAX aborts the other processes before the launcher can end them."""
     endings = [ending(0, 1, False, 7.2), ending(1, -6, False, 7.3)]
     told = signs({0: 6.9}, stalled={0: sign})
@@ -203,7 +203,7 @@ def test_a_late_rank_that_jax_aborted_stood_still_and_a_dead_rank_did_not(sign, 
 
 
 @pytest.mark.parametrize("raised, still", [(6.9, 1), (7.1, 0)])
-def test_a_silence_that_the_script_caught_is_not_why_the_script_failed_later(raised, still):
+def test_an_error_about_a_silent_rank_is_not_the_cause_of_a_much_later_failure(raised, still):
     endings = [ending(0, 1, False, 7.2), ending(1, -9, True, 7.3)]
     told = signs({0: raised}, stalled={0: b"2 1 1"})
     assert len(who_stood_still(endings[0], endings, told)[0]) == still

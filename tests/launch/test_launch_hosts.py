@@ -75,7 +75,7 @@ def test_without_ssh_the_error_names_the_missing_command():
     assert (done.code, done.err) == (2, f"hvdliterun: {told}\n")
 
 
-def test_host_info_is_found_despite_shell_startup_output(tmp_path):
+def test_the_launcher_ignores_output_of_shell_startup_files_on_a_host(tmp_path):
     """The output may be before or after the JSON, on either stream, and not UTF-8."""
     shell = tmp_path / "ssh"
     shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")
@@ -84,7 +84,7 @@ def test_host_info_is_found_despite_shell_startup_output(tmp_path):
     assert (report.trouble, report.facts["host"]) == (None, os.uname().nodename)
 
 
-def test_hosts_with_only_a_loopback_interface_use_its_address():
+def test_hosts_with_only_a_loopback_interface_use_the_loopback_address():
     """Containers may share a loopback interface."""
     loopback = ["127.0.0.1"]
     assert addresses._address_towards(loopback, [loopback]) == "127.0.0.1"
@@ -98,7 +98,7 @@ def test_lightgbm_refuses_a_host_that_has_only_ipv6(monkeypatch):
 
 
 @pytest.mark.skipif(addresses.probe.source_towards("::1") is None, reason="this host has no IPv6")
-def test_hosts_with_only_ipv6_use_its_address():
+def test_hosts_with_only_ipv6_use_an_ipv6_address():
     """Otherwise the address would be 127.0.0.1, and JAX's processes would wait for each other."""
     assert addresses._address_towards(["127.0.0.1"], [["127.0.0.1", "::1"]]) == "::1"
 

@@ -69,7 +69,7 @@ def frame(kind, body):
         frame(0, json.dumps({**HELLO, "token": "\ud800"}).encode()),
     ],
 )
-def test_a_bad_frame_drops_only_its_sender(opened, sent, capsys):
+def test_a_malformed_frame_closes_only_its_senders_connection(opened, sent, capsys):
     good = channel.connect(opened.invitation)
     with socket.create_connection(opened.address) as sock:
         sock.sendall(sent)

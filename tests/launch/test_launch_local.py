@@ -201,7 +201,7 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
         (1, ["--stall-check-shutdown-time-seconds", 1]),
     ],
 )
-def test_a_frozen_rank_is_blamed_and_ended(rank, limit):
+def test_the_launcher_blames_and_ends_a_frozen_rank(rank, limit):
     """SIGTERM does not end a process stopped by SIGSTOP. Ranks that notice it are not blamed."""
     done = call("-n", 3, *limit, *python(ENDLESS.format(FREEZES.format(rank))))
     assert done.code == 1, done.err
@@ -309,7 +309,7 @@ def test_waiting_for_ranks_that_do_not_start_times_out(tmp_path):
     assert f"WARNING: 1000 ranks share the {cores} cores of this host: the start" in done.err
 
 
-def test_a_low_limit_of_open_files_is_raised_or_an_error():
+def test_the_launcher_raises_a_low_limit_of_open_files_or_gives_an_error():
     """With only 24 open files, mpirun and hvdliterun fail in unclear ways."""
     few = ["sh", "-c", 'ulimit -S -n 24; exec "$@"', "sh"]
     assert call("-n", 2, "true", prefix=few).code == 0

@@ -65,7 +65,7 @@ print("done", hvd.rank(), hvd.size(), flush=True)
 """
 
 
-def test_without_mpi_a_host_that_lost_its_power_comes_back(own_cluster):
+def test_an_elastic_job_uses_a_host_again_after_a_power_cut(own_cluster):
     """The host has rank 0. The other ranks go on in the same processes."""
     line = ["--transport", "tcp", "--elastic", "-H", "h1:1,h2:1,h0:1", "--host-timeout", 8]
     launcher = start_up(own_cluster, GOES_ON, *line)

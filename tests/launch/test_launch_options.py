@@ -73,7 +73,7 @@ def test_the_error_of_a_wrong_command_line_is_one_sentence(line, says, capsys):
     assert len(err.splitlines()) == 1
 
 
-def test_host_timeout_limits_the_copy_to_a_host(capsys):
+def test_the_option_host_timeout_limits_the_time_of_a_copy_to_a_host(capsys):
     line = "--dry-run --transport tcp --sync-dst-dir /d --host-timeout 30 -H far.invalid t"
     assert cli.main(line.split()) == 0
     assert "rsync -az --timeout=30 " in capsys.readouterr().out
@@ -252,7 +252,7 @@ def test_horovods_switches_without_effect_are_accepted(capsys):
     assert "--cycle-time-ms has no effect" in capsys.readouterr().err
 
 
-def test_variables_may_be_given_with_equals_sign_or_colon(monkeypatch):
+def test_an_environment_variable_may_have_an_equals_sign_or_a_colon(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     monkeypatch.delenv("NOT_SET", raising=False)
     texts = ["A=b=c", "D:e:f", "MINE", "NOT_SET"]

@@ -89,9 +89,7 @@ def test_output_files_have_the_bytes_that_a_rank_wrote(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [STDOUT, STDERR])
-def test_output_that_a_full_disk_refuses_goes_to_the_screen_with_one_warning(
-    stream, tmp_path, capsys
-):
+def test_if_the_disk_is_full_output_goes_to_the_screen_with_one_warning(stream, tmp_path, capsys):
     name = ("stdout", "stderr")[stream]
     (tmp_path / "rank.1").mkdir()
     (tmp_path / "rank.1" / name).symlink_to("/dev/full")
@@ -111,7 +109,7 @@ def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
         Files(str(tmp_path / "file" / "logs"))
 
 
-def test_a_full_disk_to_which_stdout_goes_is_reported_once(capsys):
+def test_a_full_disk_behind_stdout_is_reported_once(capsys):
     with open("/dev/full", "w") as out:
         shown = Output(Console(out, io.StringIO()))
         for _ in range(2):
@@ -128,7 +126,7 @@ def test_a_warning_that_cannot_be_written_does_not_end_the_job(monkeypatch):
         assert os.readlink(f"/proc/self/fd/{full.fileno()}") == "/dev/null"
 
 
-def test_the_last_twenty_lines_are_kept():
+def test_the_launcher_keeps_the_last_twenty_lines_of_a_rank():
     shown, _, _ = output()
     shown.write(0, "0", STDOUT, b"".join(b"%d\n" % i for i in range(50)))
     assert shown.last_lines(0) == [str(i) for i in range(30, 50)]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_launcher_ends_all_processes_of_the_job(number, tmp_path):
-    """Even SIGKILL, which the launcher can't catch; background processes of ranks end, too."""
+    """SIGKILL, which can't be caught, also ends all processes, and ranks' background processes."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 600 &'); print('up', flush=True); time.sleep(600)"
     # a killed launcher leaves its temporary folder

@@ -38,7 +38,7 @@ def test_the_launcher_works_with_closed_or_full_streams(closed, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--check", "--check-build", "--version"])
-def test_a_closed_reader_of_the_output_gives_no_traceback(option):
+def test_the_launcher_prints_no_traceback_if_the_reader_of_its_output_closes(option):
     with subprocess.Popen(
         [*HVDLITERUN, option], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as done:
@@ -65,7 +65,7 @@ def test_a_slow_reader_gets_every_line_and_the_jobs_exit_code():
         assert own == [f"[{rank}] {'x' * 100} {i}\n" for i in range(3000)]
 
 
-def test_a_job_runs_although_dev_shm_is_full(tmp_path):
+def test_a_job_runs_if_dev_shm_is_full(tmp_path):
     """A data loader may fill /dev/shm in a container, where it has only 64 MB."""
     mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
     spaces = ["unshare", "--mount", "sh", "-c", mount, "sh"]
@@ -76,7 +76,7 @@ def test_a_job_runs_although_dev_shm_is_full(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_without_room_for_temporary_files_the_error_says_so(monkeypatch):
+def test_the_error_says_that_there_is_no_room_for_temporary_files(monkeypatch):
     lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
     monkeypatch.setattr(tempfile, "gettempdir", mock.Mock(side_effect=lacks))
     monkeypatch.setattr(os, "statvfs", mock.Mock(side_effect=lacks))

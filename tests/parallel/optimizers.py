@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """Has a step() that takes one rank's batch size, like hvdlite's, though a store sums ranks."""
+    """step() takes one rank's batch size, as in hvdlite's trainers, although a store sums ranks."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)

@@ -44,7 +44,7 @@ def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size
 
 
 def test_many_concurrent_recorded_collectives_do_not_deadlock(rank, size):
-    """They outnumber MXNet's threads for callbacks, and ranks start them in opposite order."""
+    """MXNet has fewer threads than collectives; ranks start these in opposite order."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
     with autograd.record():
@@ -117,7 +117,7 @@ def test_ranks_that_disagree_in_backward_get_an_error(rank, several, asynchronou
 
 @pytest.mark.parametrize("module", [mx.nd, mx.np], ids=["nd", "np"])
 @pytest.mark.parametrize("verb", [hvd.allreduce_, hvd.broadcast_, hvd.grouped_allreduce_])
-def test_a_collective_in_place_of_a_recorded_array_is_an_error(module, verb, rank, size):
+def test_an_in_place_collective_on_a_recorded_array_is_an_error(module, verb, rank, size):
     """Backward needs the old values. MXNet refuses x += 1 for the same reason."""
     more = {"root_rank": 0} if verb is hvd.broadcast_ else {"op": hvd.Sum}
     given = (lambda x: [x]) if verb is hvd.grouped_allreduce_ else (lambda x: x)

@@ -1,4 +1,4 @@
-"""Scripts that change parameters between steps: on all ranks, or on one alone."""
+"""Scripts that change parameters between steps: on all ranks, or on only one rank."""
 
 import contextlib
 
@@ -74,7 +74,7 @@ def cast(net):
 
 
 def reinitialize(net):
-    """Change nothing in which ranks must agree."""
+    """Change only values that may differ between ranks."""
     net[1].initialize(mx.init.One(), force_reinit=True)
 
 
@@ -97,8 +97,8 @@ def fails(text: str, *call, **options) -> None:
 @pytest.mark.parametrize("stale", [False, True], ids=["", "ignore_stale_grad"])
 @pytest.mark.parametrize("change", CHANGES[:2])
 @pytest.mark.parametrize("make", TRAINERS)
-def test_a_change_on_one_rank_alone_is_an_error_on_all(make, change, stale, rank, several):
-    """Without the error, one rank alone adds up gradients, or the others wait forever."""
+def test_a_change_on_only_one_rank_is_an_error_on_all_ranks(make, change, stale, rank, several):
+    """Without the error, only one rank adds up gradients, or the other ranks wait forever."""
     if stale and make in (optimizer, summed, on_store):
         pytest.skip("needs a DistributedTrainer")
     net, options = net_of(), {"ignore_stale_grad": True} if stale else {}
@@ -117,7 +117,7 @@ def test_a_change_on_one_rank_alone_is_an_error_on_all(make, change, stale, rank
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("make", TRAINERS)
-def test_the_same_change_on_all_ranks_is_trained_right(make, change, sparse, rank, size):
+def test_training_is_right_after_the_same_change_on_all_ranks(make, change, sparse, rank, size):
     if change in CHANGES[2:] and make in (sharded, by_parts, on_store):
         pytest.skip("needs a new trainer")
     if make is by_parts or (sparse and make is summed):
@@ -152,7 +152,7 @@ def update_on_kvstore(net, number: int):
 
 
 @pytest.mark.parametrize("make", [passes, optimizer_passes, update_on_kvstore])
-def test_a_setting_that_one_rank_alone_has_is_an_error_on_all(make, rank, several):
+def test_a_setting_of_only_one_rank_is_an_error_on_all_ranks(make, rank, several):
     """Without the error, a rank sums another number of batches, or its store waits forever."""
     net, number = net_of(), int(rank == 1)
     trainer = make(net, number)

@@ -42,7 +42,7 @@ def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, siz
 
 
 def test_a_group_with_a_name_that_is_in_progress_sends_nothing(rank, size, several, asynchronous):
-    """Only rank 0 submits the group twice: the first is reduced, nothing of the second is sent."""
+    """Only rank 0 submits the group twice: the second submission sends nothing."""
 
     def group(start):
         arrays = [mx.nd.full((i + 1,), start + i) for i in range(3)]

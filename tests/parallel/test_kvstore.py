@@ -176,7 +176,7 @@ def test_a_push_replaces_the_value_that_init_kept(kv, key, rank, size):
 
 @pytest.mark.parametrize("stype", ["row_sparse", "default"])
 @pytest.mark.parametrize("ids", [[0, 2], [2, 2], [3, 0, 3], []], ids=str)
-def test_row_sparse_pull_gives_the_rows_asked_for(kv, stype, ids, rank):
+def test_row_sparse_pull_gives_only_the_given_rows(kv, stype, ids, rank):
     value = (nd.arange(12).reshape((4, 3)) + 1) * (rank + 1)
     kv.init("x", value.tostype(stype))
     out, dense = nd.zeros((4, 3)).tostype("row_sparse"), nd.zeros((4, 3))
@@ -307,7 +307,7 @@ def wrong_calls(kv):
     }
 
 
-def test_after_a_wrong_call_raises_the_store_still_works(kv, size):
+def test_the_store_works_after_a_wrong_call_has_raised_an_error(kv, size):
     """The error is an MXNetError, as in MXNet's stores, and a ValueError, as in all of hvdlite."""
     kv.init("x", filled(1))
     for text, call in wrong_calls(kv).items():
@@ -323,7 +323,7 @@ def test_after_a_wrong_call_raises_the_store_still_works(kv, size):
         kv.pull("x", out=filled(0))
 
 
-def test_states_that_cannot_be_written_leave_no_file(kv, tmp_path):
+def test_save_optimizer_states_refuses_a_folder_and_leaves_no_file(kv, tmp_path):
     kv.set_optimizer(mx.optimizer.SGD())
     folder = tmp_path / "states"
     folder.mkdir()

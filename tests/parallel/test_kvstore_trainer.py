@@ -29,7 +29,7 @@ def step_of_all(net, trainer, step: int) -> None:
 
 
 def test_the_first_step_keeps_batch_norm_statistics():
-    """With static_alloc MXNet's engine does not know that backward of BatchNorm writes them."""
+    """With static_alloc MXNet's engine does not know that backward writes the statistics."""
     for _ in range(8):
         net = gluon.nn.HybridSequential()
         net.add(gluon.nn.Dense(2000, in_units=500), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
@@ -110,7 +110,7 @@ def test_batch_norm_statistics_start_equal_on_all_ranks(rank):
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
 def test_two_trainers_may_share_one_store(on_store, rank):
-    """The keys of both are positions: the store must keep equal keys of two trainers apart."""
+    """Both trainers use positions as keys, so the store must keep equal keys apart."""
     units, optimizers = [(8, 4), (5, 3, 2)], ["sgd", "adam"]
     kv = mx.kv.create("dist_sync_mpi")
     nets, alone = [dense_net(u, seed=rank) for u in units], [dense_net(u, seed=0) for u in units]

@@ -31,7 +31,7 @@ def test_a_slice_and_a_reshaped_array_are_reduced(rank, size):
 
 
 def test_slices_of_one_array_are_reduced_concurrently(rank, size):
-    """All are in progress together; MXNet orders them, as slices share their array's variable."""
+    """The slices share their array's variable, so MXNet runs the collectives one after another."""
     x = mx.nd.ones((40, 5)) * rank
     for i in range(20):
         hvd.allreduce_(x[2 * i : 2 * i + 1], op=hvd.Sum, name=f"row{i}")

@@ -49,7 +49,7 @@ class Unsendable:
         raise Unreadable
 
 
-def test_an_error_of_pickle_that_has_no_text_reaches_all_ranks(rank, several):
+def test_an_error_of_pickle_without_a_text_reaches_all_ranks(rank, several):
     with pytest.raises(hvd.HvdliteError if rank else Unreadable) as raised:
         hvd.allgather_object(1 if rank else Unsendable(), name="unsendable")
     assert not rank or str(raised.value).endswith("rank 0 raised Unreadable")
@@ -63,7 +63,7 @@ def test_an_object_that_no_rank_can_pickle_is_an_error():
 @pytest.mark.parametrize("verb", ["allgather", "broadcast"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all_ranks(verb, first, rank, size):
-    """The last rank, the root, can't pickle it: all ranks get an error, and the job goes on."""
+    """The root, the last rank, can't pickle the object: all ranks get an error, the job goes on."""
     if first >= size:
         pytest.skip("needs another rank")
     last = size - 1
@@ -113,6 +113,6 @@ def test_the_error_for_a_lambda_asks_to_install_cloudpickle(monkeypatch):
 
 
 def test_a_received_object_has_the_class_of_the_receiving_rank():
-    """Cloudpickle would create new classes for those of the script on the receiving ranks."""
+    """Cloudpickle would create new classes on the receiving ranks, instead of the script's."""
     point = type(Point(1, 2))
     assert all(type(other) is point for other in hvd.allgather_object(Point(1, 2)))

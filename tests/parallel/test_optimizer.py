@@ -14,7 +14,7 @@ import hvdlite as hvd
 
 
 def test_a_distributed_optimizer_is_an_instance_of_the_given_class():
-    """Scripts set its attributes, or unwrap it through `_optimizer`, as Horovod calls it."""
+    """Scripts set attributes of the optimizer, or unwrap it by `_optimizer`, Horovod's name."""
     plain = sgd(multi_precision=True)
     wrapped = hvd.DistributedOptimizer(plain)
     assert isinstance(wrapped, mx.optimizer.SGD)

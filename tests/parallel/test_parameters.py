@@ -39,7 +39,7 @@ def test_broadcast_parameters_takes_numbers_as_keys(names, rank, size):
 
 
 def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
-    """Gluon knows their shapes only then."""
+    """Gluon knows the shapes of deferred parameters only at the first forward."""
     mx.random.seed(rank)
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, in_units=6), gluon.nn.Dense(4), gluon.nn.BatchNorm())

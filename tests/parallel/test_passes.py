@@ -62,7 +62,7 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-def test_giving_ignore_stale_grad_only_to_update_is_enough(rank):
+def test_a_script_may_pass_ignore_stale_grad_only_to_update(rank):
     """Clipping scripts written for Gluon pass no ignore_stale_grad to allreduce_grads()."""
     net = dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())
@@ -94,7 +94,7 @@ def test_a_stale_gradient_is_an_error_without_ignore_stale_grad(rank):
         trainer.step(4)
 
 
-def test_with_grad_req_add_a_stale_gradient_keeps_its_sum(rank, size):
+def test_a_stale_gradient_with_grad_req_add_keeps_its_sum(rank, size):
     """With grad_req='add' a rank without a new gradient sends the old sum, as in one process."""
     net, twin = dense_net((6, 6)), dense_net((6, 6))
     for model in (net, twin):

@@ -115,7 +115,7 @@ def test_handles_outlive_their_process_set(rank, size):
 
 
 def test_a_wrong_or_existing_process_set_is_refused(size, rank):
-    """Horovod refuses them, too. With one rank, the set of rank 0 is the global set."""
+    """Horovod refuses such sets, too. With one rank, the set of rank 0 is the global set."""
     with pytest.raises(ValueError, match="there is a process set of ranks .* already: global"):
         hvd.add_process_set(range(size))
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # this set is not registered
@@ -154,7 +154,7 @@ def test_a_split_communicator_becomes_several_process_sets(rank, size):
 
 
 def test_collectives_of_a_process_set_are_refused_on_other_ranks(rank, size, several):
-    """That rank gets the error immediately, and no other rank waits."""
+    """A rank outside of the set gets the error immediately, and no other rank waits."""
     x, members = mx.nd.ones((2, 2)), hvd.add_process_set(range(1, size))
     calls = [
         lambda: hvd.allreduce(x, process_set=members),

@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What all ranks do, each rank in a different order."""
+    """The works of a program, which each rank does in a different order."""
 
     seed: int
     threads: List[List[Task]]
@@ -164,7 +164,7 @@ class Shared:
             assert (total == value * ranks * (ranks + 1) // 2).all()
 
     def _join(self, thread: int) -> None:
-        """Allreduce the tensors that this rank has before it joins, as many in each thread."""
+        """Allreduce this rank's tensors before it joins; each thread has equally many tensors."""
         everyone = self._program.join_in
         if everyone is None or not everyone.included():
             return

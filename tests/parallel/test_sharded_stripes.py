@@ -56,7 +56,7 @@ def assert_alike(got: dict, expected: dict, hosts: int) -> None:
 
 @pytest.mark.parametrize("optimizer, args", RULES, ids=["sgd", "momentum", "nag", "adam"])
 @pytest.mark.parametrize("clip", [False, True], ids=["step", "clipped"])
-def test_states_divided_among_hosts_train_the_same_weights(optimizer, args, clip, hosts):
+def test_training_is_the_same_with_states_divided_among_hosts(optimizer, args, clip, hosts):
     def run(kind):
         net = wide_net()
         trainer = kind(net.collect_params(), optimizer, dict(args))
@@ -86,7 +86,7 @@ def test_each_host_has_only_its_stripes_of_the_states(hosts):
 
 @pytest.mark.parametrize("when", [0, 2], ids=["before the first step", "later"])
 @pytest.mark.parametrize("first", ["DistributedTrainer", "ShardedTrainer"])
-def test_training_goes_on_from_saved_divided_states(tmp_path, when, first, hosts):
+def test_training_goes_on_from_saved_states_divided_among_hosts(tmp_path, when, first, hosts):
     """Each kind of trainer loads the states that each kind has saved."""
     file = str(tmp_path / "states")
     net = wide_net()
@@ -121,7 +121,7 @@ def test_only_rank_0_writes_a_file_if_save_states_gets_none_on_other_ranks(tmp_p
                 np.testing.assert_array_equal(array.asnumpy(), expected.asnumpy())
 
 
-def test_checkpoints_and_broadcasts_keep_divided_states(tmp_path, hosts):
+def test_checkpoints_and_broadcasts_keep_states_divided_among_hosts(tmp_path, hosts):
     folder = hvd.broadcast_object(str(tmp_path))
 
     def make():

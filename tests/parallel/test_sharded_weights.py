@@ -114,7 +114,7 @@ def test_weights_that_a_script_writes_are_used(shares):
     assert_close(run(hvd.ShardedTrainer), run(hvd.DistributedTrainer), 0)
 
 
-def test_an_array_of_a_weight_that_the_script_keeps_shows_new_values():
+def test_an_array_that_a_script_took_from_a_weight_shows_new_values():
     net = dense_net()
     held = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     got = train(net, hvd.ShardedTrainer(net.collect_params(), sgd()))

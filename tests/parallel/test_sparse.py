@@ -70,7 +70,7 @@ def test_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
 
 
 def test_a_float16_sum_is_rounded_once(rank, size):
-    """2048 + 1 is 2048 in float16: only a sum in float32 counts the ones."""
+    """In float16 2048 + 1 is 2048, so only a sum in float32 contains the ones."""
     rows = [0] * (2 if rank == 0 else 1)
     values = np.array([[2048.0], [1.0]][: len(rows)] if rank == 0 else [[1.0]], "float16")
     array = mx.nd.sparse.row_sparse_array((values, rows), shape=(2, 1), dtype="float16")

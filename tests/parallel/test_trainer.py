@@ -167,7 +167,7 @@ def test_a_trainer_takes_parameters_as_dict_or_list(make):
         ("0", {"op": hvd.Sum}, lambda size: 1),
     ],
 )
-def test_allreduce_grads_gives_averages_or_the_sums_asked_for(
+def test_allreduce_grads_gives_averages_or_sums_if_the_script_asks_for_sums(
     sums, options, factor, size, monkeypatch
 ):
     """allreduce_grads() gives averages, or sums if `op` or HVDLITE_HOROVOD_SUMS=1 asks for them.
@@ -235,7 +235,7 @@ KIB = 1024
         ([1024 * KIB] * 3, [[1024 * KIB]] * 3),
     ],
 )
-def test_gradients_from_the_last_layer_on_form_groups_of_a_mebibyte(sizes, runs):
+def test_gradients_form_groups_of_a_mebibyte_beginning_with_the_last_layer(sizes, runs):
     assert split_by_bytes(sizes, sizes) == runs
 
 

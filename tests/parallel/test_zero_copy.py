@@ -106,7 +106,7 @@ def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
 
 @pytest.mark.parametrize("holds", ["an array", "a list", "a view", "through data"])
 def test_a_gradient_that_a_script_holds_is_not_moved(holds, shares, rank, size):
-    """One rank holds it; no rank then shares this gradient."""
+    """If one rank holds a reference to a gradient, no rank shares this gradient."""
     net = gluon.nn.Dense(4, in_units=3)
     net.initialize(mx.init.Zero())
     if rank == size - 1:
@@ -156,7 +156,7 @@ def test_a_gradient_that_gluon_replaces_later_becomes_private(shares):
     assert_equal_on_all_ranks(trained_weights(net))
 
 
-def test_no_gradient_is_shared_if_one_rank_does_not_want_it(rank, several):
+def test_no_gradient_is_shared_if_one_rank_passes_zero_copy_false(rank, several):
     net = made()
     trainer = distributed(net.collect_params(), zero_copy=rank == 0)
     train(net, trainer)

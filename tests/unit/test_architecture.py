@@ -272,7 +272,7 @@ def test_only_the_listed_globals_are_mutable():
         ('extern "C" {\nint f(void);\nint a;\n}\n', ["a"]),
     ],
 )
-def test_mutable_variables_of_c_files_are_found(code, expected, tmp_path):
+def test_the_check_finds_mutable_variables_of_c_files(code, expected, tmp_path):
     (tmp_path / "x.c").write_text(code)
     assert mutable_statics(tmp_path / "x.c") == expected
 

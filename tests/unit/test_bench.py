@@ -95,7 +95,7 @@ def test_the_columns_of_the_table_are_aligned():
         assert first[:end].split()[-1] == cell
 
 
-def test_the_error_names_an_unwritable_file_after_the_others_are_written(tmp_path):
+def test_the_bench_writes_all_other_files_and_names_an_unwritable_file(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
     words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:

@@ -38,7 +38,7 @@ def build(tmp_path):
     return start
 
 
-def test_one_of_16_ranks_without_a_home_compiles_to_the_temporary_folder(build, tmp_path):
+def test_without_home_folders_one_of_16_ranks_compiles_to_the_temporary_folder(build, tmp_path):
     home = tmp_path / "home"
     home.write_text("a file, so no folder can be made here")
     temporary = tmp_path / "temporary"

@@ -83,7 +83,7 @@ def test_no_module_recognizes_errors_by_their_text():
         "PHRASE = 'left the job'\nif PHRASE in text: pass",
     ],
 )
-def test_texts_of_errors_are_found_in_every_form_of_search(code):
+def test_the_check_finds_error_texts_in_every_form_of_search(code):
     assert texts_of_errors_in(code)
 
 
@@ -114,7 +114,7 @@ def test_no_module_spells_an_error_kind_as_a_literal():
         "KINDS = ('stalled', 'x')",
     ],
 )
-def test_kinds_of_errors_are_found_in_every_form_of_literal(code):
+def test_the_check_finds_error_kinds_in_every_form_of_literal(code):
     assert kinds_in(code)
 
 

@@ -58,7 +58,7 @@ def test_a_file_or_link_of_another_user_is_not_written(taken, mode):
 
 @as_root
 @pytest.mark.parametrize("taken", [make_link, make_file], indirect=True)
-def test_a_report_gets_another_name_if_another_user_has_taken_it(taken, monkeypatch):
+def test_a_report_gets_another_name_if_another_user_has_taken_its_name(taken, monkeypatch):
     path, victim = taken
     path = path.rename(path.parent / "hvdlite-report-job-failure.txt")
     monkeypatch.setenv(report.FOLDER, str(path.parent))

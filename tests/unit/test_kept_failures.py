@@ -26,13 +26,13 @@ def test_failure_of_finds_the_error_in_an_exception_of_a_framework():
     assert failure_of(RuntimeError("rank 3 is dead")) is None
 
 
-def test_the_number_of_another_rank_that_the_text_quotes_leads_nowhere():
+def test_failure_of_ignores_an_error_number_in_the_quoted_text_of_another_rank():
     kept("an older error, whose number the other rank's error has, too")
     text = kept("rank 1 left the job (its script raised Error: x [hvdlite error 1])")
     assert str(failure_of(RuntimeError(text))).startswith("rank 1 left the job")
 
 
-def test_the_last_errors_are_kept():
+def test_failure_of_finds_only_the_last_64_errors():
     first = kept("first")
     texts = [kept("later") for _ in range(63)]
     assert str(failure_of(RuntimeError(first))) == "first"
@@ -41,7 +41,7 @@ def test_the_last_errors_are_kept():
     assert all(failure_of(RuntimeError(text)) for text in texts)
 
 
-def test_the_number_fits_behind_a_long_text():
+def test_an_error_with_a_long_text_keeps_its_number():
     text = kept("é" * 511)
     assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
 

@@ -42,7 +42,7 @@ def test_the_error_of_a_library_that_mxnet_lacks_names_its_package(tmp_path):
 
 
 @mxnet_alone
-def test_registering_starts_no_mpi_and_only_wraps_mxnets_functions():
+def test_registering_the_kvstore_starts_no_mpi_and_only_wraps_mxnets_functions():
     """A notebook that starts jobs with hvdlite.run() must not start MPI itself."""
     code = """
 import sys, mxnet as mx
@@ -56,7 +56,7 @@ print(create is mx.gluon.trainer._create_kvstore.__wrapped__)
     assert run(code) == "[]\nTrue True\nTrue\n"
 
 
-def test_importing_mxnet_without_mxnet_still_raises_importerror():
+def test_importing_mxnet_raises_importerror_if_mxnet_is_not_installed():
     code = """
 import sys, hvdlite
 sys.path = [p for p in sys.path if "site-packages" not in p]

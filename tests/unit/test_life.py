@@ -109,7 +109,7 @@ except ImportError as error:
 
 
 def test_importing_hvdlite_does_not_import_mxnet():
-    """Yet ``hvdlite.numpy`` needs no separate import."""
+    """``hvdlite.numpy`` needs no separate import."""
     code = "import sys, hvdlite; print(hvdlite.numpy.Sum == hvdlite.Sum, 'mxnet' in sys.modules)"
     assert run(code) == "True False\n"
 

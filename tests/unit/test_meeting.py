@@ -139,7 +139,7 @@ STRANGERS = {
 
 
 def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch):
-    """The selector reports a connection's data; then a newer one makes the acceptor drop it."""
+    """The selector reports data of a connection; then the acceptor drops this connection."""
     monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
     listener = acceptor.listen(["127.0.0.1"], [0])
     own = handshake.Hello(handshake.EXCHANGE, 0, 2, 0)
@@ -156,7 +156,7 @@ def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch)
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_strangers_only_cause_lines_in_the_log(who, caplog, monkeypatch):
+def test_connections_of_strangers_only_cause_lines_in_the_log(who, caplog, monkeypatch):
     # strangers are never dropped for slowness, so the test fails if a rank waits for that
     monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
@@ -210,7 +210,7 @@ def test_the_error_names_a_rank_that_ends_while_others_wait_in_init():
     assert isinstance(raised[0], RankFailedError) and raised[0].ranks == (1,)
 
 
-def test_a_rank_of_another_job_size_is_refused_with_an_error():
+def test_a_rank_that_expects_another_number_of_ranks_gets_an_error():
     first, second = places(2)
     results = as_threads(met, [(first, 5.0), (second._replace(rank=2, size=3), 5.0)])
     assert "for rank 1: " in str(results[0])
@@ -218,8 +218,8 @@ def test_a_rank_of_another_job_size_is_refused_with_an_error():
     assert "rank 2 comes to a job of 3 ranks" in str(results[1])
 
 
-def test_the_users_limit_for_silent_hosts_is_used(monkeypatch):
-    """The limit must replace the default of 120 s."""
+def test_the_users_limit_for_silent_hosts_replaces_the_default(monkeypatch):
+    """The default is 120 s."""
     borne = []
     monkeypatch.setenv(limits.LIMIT, "300")
     monkeypatch.setattr(exchange, "bound", lambda _, seconds: borne.append(seconds))

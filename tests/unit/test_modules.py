@@ -119,7 +119,7 @@ def test_modules_keep_mutable_state_only_in_a_module_state():
         ),
     ],
 )
-def test_mutable_state_of_modules_is_found(code, expected):
+def test_the_check_finds_mutable_state_of_modules(code, expected):
     assert kept_by(code) == expected
 
 
@@ -194,7 +194,7 @@ def test_only_one_module_creates_files():
         ("world.open(ranks)", False),
     ],
 )
-def test_calls_that_create_files_are_found(code, expected):
+def test_the_check_finds_calls_that_create_files(code, expected):
     assert makes_a_file(ast.parse(code).body[0].value) == expected
 
 

@@ -62,7 +62,7 @@ def test_an_extra_call_on_one_line_does_not_rename_calls_on_other_lines():
     assert place().endswith("#1")
 
 
-def test_a_tensor_gets_a_name_though_the_working_folder_was_removed(tmp_path, monkeypatch):
+def test_a_tensor_gets_a_name_after_the_working_folder_was_removed(tmp_path, monkeypatch):
     """The line of a script from -c or stdin has no file."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -84,7 +84,7 @@ def test_a_name_that_utf8_cannot_encode_is_refused():
 
 
 @pytest.mark.parametrize("name", ["a\0x", "\0", "a\0"])
-def test_a_name_with_a_nul_is_refused(name):
+def test_a_name_with_a_nul_character_is_refused(name):
     """C strings end at NUL, so "a\\0x" and "a\\0y" would be the same name."""
     with pytest.raises(ValueError, match="the tensor name .* has a NUL character"):
         describe(lib.HVD_ALLREDUCE, name)

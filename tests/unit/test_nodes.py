@@ -62,7 +62,7 @@ def test_each_rank_is_bound_to_separate_whole_cores_of_one_node(
     ("number_of_nodes", "size", "why_not"),
     [(1, 2, "one node"), (4, 3, "fewer ranks than nodes"), (2, 9, "more ranks than cores")],
 )
-def test_no_rank_is_bound_with_one_node_or_too_few_ranks_or_cores(
+def test_no_rank_is_bound_if_there_are_too_few_nodes_ranks_or_cores(
     host, number_of_nodes, size, why_not
 ):
     allowed = host(number_of_nodes, 4)

@@ -95,7 +95,7 @@ def test_a_rerendezvous_gives_the_same_result_on_all_remaining_ranks(monkeypatch
     assert str(*called([0, 5], new=[5], dead=[0])) == "the other ranks have ended"
 
 
-def test_a_stranger_at_the_port_of_a_dead_rank_is_not_taken_for_it():
+def test_a_stranger_at_the_port_of_a_dead_rank_does_not_count_as_that_rank():
     """Otherwise the other ranks would wait for the dead rank."""
     assert called([0, 1, 2], dead=[2], squatted=[2]) == 2 * [(0, 2, [0, 1])]
     assert called([0, 1, 2], dead=[0], squatted=[0]) == 2 * [(0, 3, [1, 2])]
@@ -139,7 +139,7 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
 
 
 def test_strangers_at_an_open_port_do_not_keep_ranks_out():
-    """If strangers could fill the queue while the rank computes, others would report it lost."""
+    """If strangers could fill the queue of a computing rank, other ranks would report it lost."""
     port = open_port.OpenPort(acceptor.listen(["127.0.0.1"], [0]), 0, b"key", 2)
     strangers = [socket.create_connection(port.address, timeout=30) for _ in range(200)]
     for stranger, junk in zip(
@@ -180,13 +180,13 @@ def test_a_rerendezvous_does_not_wait_for_a_stopped_replacement(monkeypatch):
 
 
 @pytest.mark.parametrize("alarm", [(1, 0), (2, 0), (3, 0)])
-def test_a_wrong_alarm_of_one_ranks_host_watch_excludes_no_rank(alarm):
+def test_a_false_alarm_of_the_host_watch_on_one_rank_excludes_no_rank(alarm):
     assert called([0, 1, 2, 3], wrong=[alarm]) == 4 * [(0, 4, [0, 1, 2, 3])]
 
 
 @pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
 def test_if_two_ranks_cannot_reach_each_other_one_of_them_leaves(pair):
-    """Other ranks reach both. If both stayed, all would wait for the connection between them."""
+    """Other ranks reach both ranks. If both stayed, all ranks would wait for their connection."""
     found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
     goes = stay.pop(max(pair))
     assert re.search("the other ranks (have trained|train) on", str(found.pop(goes)))
@@ -198,8 +198,8 @@ def test_the_smaller_part_of_a_split_network_ends():
         assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
 
 
-def test_a_rank_that_comes_after_the_others_have_ended_gets_an_error(monkeypatch):
-    """The late rank must not think the other ranks dead and train on alone."""
+def test_a_rank_that_connects_after_the_other_ranks_have_ended_gets_an_error(monkeypatch):
+    """The late rank must not take the other ranks for dead and train on alone."""
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the other ranks have trained on or ended" in str(late)

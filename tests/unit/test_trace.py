@@ -148,7 +148,7 @@ def test_the_verdict_names_the_cause_of_lost_time(ranks, cause, share, words):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_finding_names_the_host_that_transfers_wait_for():
+def test_the_finding_names_the_host_for_which_transfers_wait():
     ranks = [rank(exposed=0.03), rank(1, exposed=0.03, host="n2")]
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
@@ -203,7 +203,7 @@ def test_an_incomplete_timeline_of_a_killed_rank_is_read_to_its_end(tmp_path):
     assert counts == sorted(counts) and set(counts) == set(range(11))
 
 
-def test_a_wait_counts_as_exposed_though_a_small_tensor_follows(tmp_path):
+def test_a_wait_before_a_small_tensor_counts_as_exposed(tmp_path):
     """Each step ends with an allreduce of the loss; the gradient moves from 0.01 to 0.07 s."""
     own = []
     for i in range(3):

@@ -41,7 +41,7 @@ def test_the_most_important_evidence_decides_exit_code_and_report(known, code, r
     assert bool(found.report) == bool(report)
 
 
-def test_the_report_names_a_rank_that_stood_still_not_the_waiting_rank():
+def test_the_report_names_the_rank_that_stood_still_and_not_the_waiting_rank():
     signs = Signs()
     signs.add(1, b"1 1 0", 1.9)
     found = verdict(WELL._replace(endings=FAILED, signs=signs))

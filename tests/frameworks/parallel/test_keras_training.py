@@ -215,7 +215,7 @@ def test_wrong_arguments_of_keras_are_refused():
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX, Keras itself refuses frozen variables")
 @pytest.mark.parametrize("frozen", [(0,), (0, 2)], ids=["on rank 0", "another on rank 1"])
 def test_the_error_names_a_layer_that_is_frozen_on_some_ranks(frozen, rank, size, several):
-    """Keras leaves out frozen variables; formerly, ranks then averaged gradients of two layers."""
+    """Keras leaves out frozen variables, so ranks could average gradients of different layers."""
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(6) for _ in range(3)]
     model = keras.Sequential([keras.Input((6,)), *layers])

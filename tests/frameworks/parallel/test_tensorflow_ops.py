@@ -72,7 +72,7 @@ def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
 
 
 def test_many_concurrent_collectives_in_a_session_do_not_deadlock(rank, size):
-    """The collectives outnumber TensorFlow's threads; ranks start them in opposite order."""
+    """TensorFlow has fewer threads than collectives; ranks start them in opposite order."""
     with tf.Graph().as_default():
         parts = [hvd.allreduce(tf.fill([10], float(i + rank)), op=hvd.Sum) for i in range(30)]
         with tf.compat.v1.Session() as session:
@@ -91,7 +91,7 @@ def test_a_function_that_is_traced_again_keeps_its_tensor_names(size):
         np.testing.assert_array_equal(program(tf.ones(length)), np.full(length, 3 * size))
 
 
-def test_process_set_ops_tell_whether_a_rank_is_included(rank, size, several):
+def test_process_set_included_op_tells_if_a_rank_is_in_the_set(rank, size, several):
     some = hvd.add_process_set([1])
     if rank == 1:
         assert int(hvd.size_op(some.process_set_id)) == 1
@@ -204,7 +204,7 @@ def test_results_that_a_graph_does_not_use_are_freed(size):
     assert len(exchange._graphs.started) == before + most
 
 
-def test_an_error_of_a_graph_has_a_failure_but_an_error_that_quotes_it_has_none():
+def test_failure_of_knows_an_error_of_a_graph_but_no_error_that_quotes_it():
     @tf.function
     def send(splits):
         return hvd.alltoall(tf.zeros([2]), splits, name="too-many")
@@ -217,7 +217,7 @@ def test_an_error_of_a_graph_has_a_failure_but_an_error_that_quotes_it_has_none(
 
 
 def test_a_graph_that_another_process_has_made_is_refused(size):
-    """The nodes' tokens were numbers, with which imported nodes called this process's functions."""
+    """Without the error, an imported node could call another function of this process."""
     with tf.Graph().as_default() as graph:
         total = hvd.allreduce(tf.ones(2), op=hvd.Sum) + tf.cast(hvd.size_op(), tf.float32)
     for process, error in [(exchange._PROCESS, None), ("another", "make the graph again")]:

@@ -135,7 +135,7 @@ def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("differs", ["list", "loss", "kind"])
 def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced, rank, several):
-    """Otherwise ranks would average gradients of different variables, or wait for ever."""
+    """Otherwise ranks would average gradients of different variables, or wait forever."""
     first = 7 if rank == 0 else 1  # a rank may have made more layers before
     a, b, c = (tf.Variable(tf.ones([2, 2]), name=f"layer_{first + i}/kernel") for i in range(3))
 
@@ -162,7 +162,7 @@ def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced
 
 
 @pytest.mark.parametrize("what", ["weights", "momentum", "the global step"])
-def test_a_checkpoint_that_one_rank_alone_restores_is_an_error(what, rank, several, tmp_path):
+def test_a_checkpoint_that_only_one_rank_restores_is_an_error(what, rank, several, tmp_path):
     """The ranks went on with the same gradients, but with different states."""
     with tf.Graph().as_default(), v1.Session() as session:
         start = np.full((3, 2), 1 + 1e-6 * rank, np.float32)  # CPUs may round differently

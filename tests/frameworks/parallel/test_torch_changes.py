@@ -1,4 +1,4 @@
-"""Scripts that add, remove or thaw parameters of an optimizer: on all ranks, or on one alone."""
+"""Scripts that add, remove or unfreeze parameters: on all ranks, or on only one rank."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ class Model:
 @WHEN
 @pytest.mark.parametrize("change", [Model.add, Model.append, Model.remove])
 @pytest.mark.parametrize("used", [0, 2])
-def test_a_change_of_the_parameters_on_one_rank_is_an_error_on_all(
+def test_a_change_of_parameters_on_only_one_rank_is_an_error_on_all_ranks(
     used, change, late, kind, rank, several
 ):
     """Without the error, the ranks would wait for the gradient of a parameter that one rank added,
@@ -78,7 +78,7 @@ def test_a_change_of_the_parameters_on_one_rank_is_an_error_on_all(
 @KINDS
 @WHEN
 @pytest.mark.parametrize("change", [Model.add, Model.append, Model.remove])
-def test_the_same_change_on_all_ranks_is_trained_right(change, late, kind, rank, size):
+def test_training_is_right_after_the_same_change_on_all_ranks(change, late, kind, rank, size):
     model = Model(kind, rank)
     model.step()
     before = [weight.detach().clone() for weight in model.weights]
@@ -92,7 +92,7 @@ def test_the_same_change_on_all_ranks_is_trained_right(change, late, kind, rank,
 
 
 @pytest.mark.parametrize("used", [0, 2])
-def test_another_number_of_passes_on_one_rank_is_an_error_on_all(used, rank, several):
+def test_another_number_of_passes_on_one_rank_is_an_error_on_all_ranks(used, rank, several):
     model = Model("dense", rank)
     for _ in range(used):
         model.step()
@@ -114,7 +114,7 @@ def test_a_parameter_added_after_synchronize_is_an_error(rank):
         model.step(lambda: [each() for each in add])
 
 
-def test_unused_tables_are_trained_after_a_group_was_added(rank, size):
+def test_unused_embedding_tables_are_trained_after_a_group_was_added(rank, size):
     model = Model("unreached", rank)
     model.step()
     model.add()
@@ -124,7 +124,7 @@ def test_unused_tables_are_trained_after_a_group_was_added(rank, size):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_frozen_parameters_cost_no_request(frozen, rank, several):
+def test_ranks_send_no_request_for_frozen_parameters(frozen, rank, several):
     model = Model("dense", rank)
     if frozen:
         model.weights[2].requires_grad_(False)
@@ -138,7 +138,7 @@ def test_frozen_parameters_cost_no_request(frozen, rank, several):
 
 
 def _zero_and_skip_the_step(model: Model) -> None:
-    """As GradScaler does after an overflow."""
+    """All ranks skip the step after backward, as GradScaler does after an overflow."""
     model.optimizer.synchronize()
     model.optimizer.zero_grad()
     model.optimizer.step = lambda: vars(model.optimizer).pop("step")
@@ -160,8 +160,8 @@ DROPS = pytest.mark.parametrize(
 @pytest.mark.filterwarnings("ignore:optimizer.step. called without")
 @pytest.mark.parametrize("kind", ["dense", "unreached"])
 @pytest.mark.parametrize("used", [0, 2])
-def test_averages_that_one_rank_drops_before_its_step_are_an_error(used, kind, drop, rank, several):
-    """Formerly, weights of the ranks differed without an error."""
+def test_dropping_averages_on_only_one_rank_is_an_error(used, kind, drop, rank, several):
+    """Without the error, the weights of the ranks would differ."""
     model = Model(kind, rank)
     for _ in range(used):
         model.step()
@@ -176,7 +176,7 @@ def test_averages_that_one_rank_drops_before_its_step_are_an_error(used, kind, d
 @DROPS
 @pytest.mark.filterwarnings("ignore:optimizer.step. called without")
 @pytest.mark.parametrize("kind", ["dense", "unreached"])
-def test_averages_that_all_ranks_drop_are_not_an_error(kind, drop, rank, size):
+def test_dropping_averages_on_all_ranks_is_not_an_error(kind, drop, rank, size):
     model = Model(kind, rank)
     for _ in range(2):
         model.step(lambda: drop(model))

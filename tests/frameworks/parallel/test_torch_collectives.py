@@ -88,7 +88,7 @@ class _AsPairs:
     decompress = staticmethod(lambda tensor, _context: torch.view_as_complex(tensor))
 
 
-def test_repeated_compressed_calls_stay_right(rank, size):
+def test_repeated_compressed_calls_give_right_results(rank, size):
     for _ in range(3):
         tensor = torch.full((3,), complex(rank, 1))
         out = hvd.allreduce(tensor, name="pairs", op=hvd.Sum, compression=_AsPairs)

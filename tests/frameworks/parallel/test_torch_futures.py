@@ -20,7 +20,7 @@ def start(group, t):
     return dist.all_reduce(t, group=group, async_op=True)
 
 
-def test_a_future_of_a_completed_call_does_not_time_out(groups):
+def test_the_future_of_a_completed_call_does_not_time_out(groups):
     """The future may complete while a wait copies back into a tensor with gaps, which is slow."""
     t = torch.ones(1500, 3000)[:, ::2].t()
     for _ in range(12):
@@ -129,7 +129,7 @@ def test_waiting_for_the_parents_call_in_a_forked_child_is_an_error(groups, seve
         work.wait()
 
 
-def test_many_calls_complete_though_no_thread_waits_for_earlier_calls(groups):
+def test_many_calls_complete_if_no_thread_waits_for_earlier_calls(groups):
     for _ in range(50):
         dist.all_reduce(torch.ones(100), group=groups[0], async_op=True)
     # more tensors than prepared names

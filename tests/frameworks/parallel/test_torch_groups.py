@@ -12,7 +12,7 @@ from hvdlite.torch.backend import groups as process_groups
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_rank_does_not_ask_a_lost_store_again(groups):
+def test_a_rank_asks_a_lost_store_only_once(groups):
     """Otherwise the rank would ask the store until the group's time-out."""
 
     class Gone:
@@ -72,7 +72,7 @@ def test_other_groups_work_after_a_late_rank_has_caused_a_time_out(groups, sever
 
 
 @pytest.mark.parametrize("call", ["all_reduce", "recv", "monitored_barrier"])
-def test_abort_ends_waits_for_a_rank_that_never_makes_the_call(call, groups, several):
+def test_abort_ends_the_wait_for_a_rank_that_never_makes_the_call(call, groups, several):
     """All three groups have the same ranks, so one engine moves their data."""
     hangs, other = (dist.new_group(backend="hvdlite") for _ in range(2))
     ours = torch.ones(3)

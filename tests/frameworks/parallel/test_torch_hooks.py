@@ -22,7 +22,7 @@ def distributed(params, **options):
 
 
 def step(params, optimizer, factor) -> None:
-    """Do all of a step but the update. Backward reaches the last parameter first."""
+    """Do all parts of a step except the update. Backward reaches the last parameter first."""
     optimizer.zero_grad()
     sum_of(params, factor).backward()
 
@@ -34,7 +34,7 @@ def sum_of(params, factor) -> torch.Tensor:
     return total
 
 
-def test_small_gradients_need_less_than_one_python_call_each(rank):
+def test_each_small_gradient_costs_less_than_one_python_call(rank):
     params, calls = parameters(), []
     optimizer = distributed(params)
     for _ in range(3):

@@ -35,7 +35,7 @@ def alone(numbers):
 
 @pytest.mark.parametrize("call", ["step", "synchronize"])
 @pytest.mark.parametrize("used", [0, 2])
-def test_an_optimizer_refuses_to_step_after_a_newer_one_took_its_parameters(call, used, rank):
+def test_an_optimizer_refuses_to_step_after_a_newer_optimizer_has_its_parameters(call, used, rank):
     """A step of the first optimizer would use gradients of this rank alone."""
     model = multilayer()
     first = sgd(model, "a.")
@@ -153,9 +153,9 @@ def test_an_embedding_that_no_rank_uses_at_first_is_averaged_later(
 
 @pytest.mark.parametrize("used", [0, 2])
 @pytest.mark.parametrize("thaws", [True, False], ids=["thawed", "frozen"])
-def test_the_error_names_a_parameter_that_only_one_rank_froze_or_thawed(thaws, used, rank, several):
-    """Without the error, the ranks would wait for the gradient of a parameter that one rank thawed,
-    and a parameter that one rank froze would keep its value on that rank."""
+def test_the_error_names_a_parameter_frozen_or_unfrozen_on_one_rank(thaws, used, rank, several):
+    """Without the error, ranks would wait for the gradient of a parameter that one rank unfroze,
+    and a parameter that one rank froze would keep its value on this rank."""
     model = multilayer()
     bias = model[0].bias.requires_grad_(not thaws)
     optimizer = sgd(model)
@@ -212,7 +212,7 @@ def step(model, optimizer, rank, number) -> None:
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_states_loaded_into_the_plain_optimizer_on_one_rank_are_an_error(op, when, rank, several):
-    """The rank loads them before or after it makes the DistributedOptimizer."""
+    """The rank loads the states before or after it makes the DistributedOptimizer."""
     model = multilayer()
     trained = momentum_of(model, op=op)
     step(model, trained, rank, 0)
@@ -242,7 +242,7 @@ def test_each_rank_loads_its_own_states_of_adasum(rank):
 
 
 def test_states_of_sparse_parameters_loaded_on_one_rank_are_an_error(rank, several):
-    """No dense gradient is sent, which would carry the digest of the states."""
+    """Dense gradients carry the digest of the states, but this model has no dense gradient."""
     table = torch.nn.Embedding(6, 3, sparse=True)
     hvd.broadcast_parameters(table.state_dict(), 0)
     plain = torch.optim.SparseAdam(table.parameters())

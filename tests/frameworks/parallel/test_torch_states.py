@@ -93,7 +93,7 @@ def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wr
         assert moved[1] > 0 and moved[[0, 2, 3]].max() == 0
 
 
-def test_a_distributed_optimizer_shares_the_attributes_of_the_given_one(rank):
+def test_a_distributed_optimizer_shares_the_attributes_of_the_given_optimizer(rank):
     model = multilayer()
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
@@ -208,7 +208,7 @@ def test_sync_batch_norm_is_accurate_far_from_zero():
 
 
 def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
-    """PyTorch refuses it, too, because the variance is 0."""
+    """PyTorch refuses such a batch, too, because the variance is 0."""
     layer = hvd.SyncBatchNorm(3)
     if size > 1:
         assert torch.isfinite(layer(torch.full((1, 3), float(rank)))).all()  # one row per rank
