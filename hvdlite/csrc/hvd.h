@@ -41,12 +41,12 @@ typedef struct hvd_tensor {
      * not sent. NULL: each rank gets the same number of rows. */
     const int64_t *splits;
     size_t nsplits; /* length of `splits`; 0 if it is NULL */
-    /* 1, for an alltoall without splits: `in` and `out` are lists with an address for each rank, of
-     * the part for that rank and of the part from that rank. This rank's own part is not copied. */
+    /* 1, for an alltoall without splits: `in` lists the address of the part for each rank, `out`
+     * the address of the part from each rank. This rank's own part is not copied. */
     int listed;
     int codec; /* an hvd_codec; only for an allreduce of float32 */
-    /* NULL: this rank has data; otherwise the reason why not, which the error shows on every
-     * rank */
+    /* NULL: this rank has data. Otherwise: why this rank has no data; every rank's error shows this
+     * text */
     const char *failed;
     /* The number of tensors in a grouped call, equal on all ranks; their names end in [0], [1], ...
      * 0: the tensor is not in a grouped call. */
@@ -56,7 +56,7 @@ typedef struct hvd_tensor {
     /* if a tensor of this name is under way: 1 waits until that tensor ends, 0 returns an error */
     int queued;
     /* Digest of the optimizer states loaded since the last step; 0: none loaded. Below 0: this rank
-     * has also changed which parameters the optimizer has, or how it computes their gradients. */
+     * has also changed the optimizer's parameters, or the computation of their gradients. */
     int states;
     /* 1: hvdlite only negotiates the tensor; after the tensor completes without an error, another
      * library moves the data. `in` and `out` are unused. See hvd_turn. */
@@ -66,8 +66,8 @@ typedef struct hvd_tensor {
     /* 2bit, 1bit, topk: the residual, the part of the gradient that the codec left out, kept
      * between calls. As large as `in`; zeroed before the first call; used only during a call. */
     float *residual;
-    /* For an allreduce of float32 in place. Before the tensor completes, its result updates the
-     * weights, which exist once per host. `out` then contains the result or its old values. */
+    /* For an allreduce of float32 in place. Before the tensor completes, the result updates the
+     * weights, of which a host has one copy. Afterwards `out` contains the result or the input. */
     const hvd_update *update;
 } hvd_tensor;
 
@@ -96,8 +96,8 @@ int hvd_check(hvd_error *err);
  * there is no job. */
 const char *hvd_algorithm(void);
 
-/* Checks the tensor as hvd_start does, but submits nothing. The name of a tensor under way is
- * allowed. */
+/* Checks the tensor as hvd_start does, but submits nothing. Another tensor of this name may be
+ * under way. */
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
 /* While a group is corked, its submitted tensors are held back; uncorking sends them to the other
@@ -229,29 +229,30 @@ void hvd_close(void);
 
 /* Keeps a copy of the error, and appends its number to the text: " [hvdlite error 3]". */
 void hvd_keep_failure(hvd_error *err);
-/* Copies a kept error. Returns false if it is not kept any more. */
+/* Copies a kept error. Returns false if the error is not kept any more. */
 bool hvd_kept_failure(uint64_t number, hvd_error *out);
 
 /* Sets a limit: unless the caller lifts the limit, this process prints `message` and exits with
- * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job for which the
- * caller waits inside MPI, where only this limit can end a wait. The job then checks that these
- * ranks answer, and the seconds start when the job has failed. Returns NULL if memory is short;
- * lifting NULL does nothing. */
+ * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job that the caller
+ * waits for inside MPI; only this limit can end such a wait. The job checks that these ranks
+ * answer, and the seconds count from the job's failure. Returns NULL if memory is short; lifting
+ * NULL does nothing. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *message);
 void hvd_limit_lift(hvd_limit *limit);
 
-/* At Python's exit: ends a child that was forked from a process with MPI, with the exit code set
- * before. Skips C's exit functions, because they belong to the parent. */
+/* For a child that was forked from a process with MPI. hvd_end_child_with stores the exit code;
+ * hvd_end_child ends the child at Python's exit. It skips C's exit functions, because they belong
+ * to the parent. */
 void hvd_end_child_with(int code);
 void hvd_end_child(void);
 /* cdef end */
 
 struct tensor;
 /* For C callers that keep the tensor until it completes: checks `from` and fills `to`. After a
- * success the caller frees the copies to->splits and to->why, and sets the completion and any
- * memory that was unknown before. */
+ * success the caller sets to->complete, and any address that `from` lacks; the caller frees the
+ * copies to->splits and to->why. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 
 /* Submits a prepared tensor to the group, like engine_submit. */

@@ -49,8 +49,8 @@ typedef struct hvd_error {
 int error_set(hvd_error *err, hvd_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Adds a rank of the job to the ranks that caused the error, which must be set already; returns the
- * error's code. */
+/* Adds a rank of the job to the ranks that caused an error. The error must be set already; returns
+ * the error's code. */
 int error_blame(hvd_error *err, int rank);
 
 /* Stores the tensor's name in an error that is set already; returns the error's code. */

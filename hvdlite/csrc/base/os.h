@@ -1,8 +1,9 @@
 /* What the core asks of the operating system: the time, threads, locks, and aligned memory.
  *
  * Times are seconds on the monotonic clock, like Python's time.monotonic(), so times in the core's
- * log lines can be compared with times that a script measures. Any thread, except for struct
- * scratch. A pthread call that can fail only because of a bug in hvdlite is asserted. */
+ * log lines can be compared with times that a script measures. Any thread may call the functions,
+ * except those of struct scratch. Pthread calls that fail only after a bug of hvdlite are
+ * asserted. */
 #ifndef HVDLITE_BASE_OS_H
 #define HVDLITE_BASE_OS_H
 
@@ -31,7 +32,7 @@ void clock_relax(void); /* a spinning thread calls this between two checks */
 
 /* ---- threads ---- */
 
-/* A mutex with a condition variable, whose waits use the monotonic clock. */
+/* A mutex with a condition variable. Waits use the monotonic clock. */
 struct mutex {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -141,7 +141,7 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         look(b, file, seconds);
         mutex_lock(&b->mutex);
         b->watched = false;
-        /* under the mutex, because a later bell_ring writes to `event` for another thread */
+        /* read under the mutex: a later read could take the ring meant for the next thread */
         ssize_t read_bytes = read(b->event, &rings, sizeof rings);
         (void)read_bytes;
         mutex_notify(&b->mutex); /* wakes the other threads: one of them then polls the file */

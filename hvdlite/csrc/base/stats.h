@@ -18,7 +18,7 @@ struct stats {
     _Atomic uint64_t waited;
     /* start of the current wait, in nanoseconds of clock_now; 0: no wait */
     _Atomic uint64_t waits_since;
-    /* 1 + the rank, as numbered in the job, for which work waits; 0: none or unknown */
+    /* 1 + the rank of the job that work waits for; 0: none or unknown */
     _Atomic int32_t waits_for;
 };
 
