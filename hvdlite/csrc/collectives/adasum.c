@@ -1,4 +1,4 @@
-/* Adasum: an allreduce that adds what is orthogonal and averages what is parallel.
+/* Adasum: an allreduce that adds orthogonal vectors and averages parallel vectors.
  *
  *   Maleki, Musuvathi, Mytkowicz et al., "Scaling Distributed Training with Adaptive Summation"
  *   (2020), and its algorithm AdasumRVH: recursive vector halving, then doubling.
@@ -21,9 +21,9 @@
  * the second. So the long vectors of the first steps stay on a host. Hosts of k ranks, k a power of
  * two, send 2(h-1)/h S bytes each, the least possible, for any numbering of the ranks.
  *
- * If p is not a power of two, ranks fold first (algorithm.h). One rank computes each element of the
- * result. Vectors stay in the accumulator type until the results travel back; dot products are
- * summed in double. If a vector has norm 0, the result is the other vector.
+ * If p is not a power of two, ranks fold first (algorithm.h). Each element of the result is
+ * computed on only one rank. Vectors stay in the accumulator type until the results travel back;
+ * dot products are summed in double. If a vector has norm 0, the result is the other vector.
  *
  * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; if p is not a power of two, two more
  * messages of S bytes. */

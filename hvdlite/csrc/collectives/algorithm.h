@@ -35,8 +35,8 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
     return (struct coll_range){rank ? end[rank - 1] : 0, end[rank]};
 }
 
-/* For an alltoall: return the address of byte `at` of the input, which is in the part for `rank`,
- * and of byte `at` of the output, which is in the part from `rank`. */
+/* For an alltoall: return the address of byte `at` of the input or of the output. This byte must be
+ * in the part for `rank`, or in the part from `rank`. */
 const char *coll_part_for(const struct coll_args *args, int rank, size_t at);
 char *coll_part_from(const struct coll_args *args, int rank, size_t at);
 /* Copies the part that this rank sends to itself, unless the parts are listed. */
@@ -77,9 +77,9 @@ struct coll_slices {
     size_t longest_chunk;                  /* bytes of the longest chunk; equal on all ranks */
     int (*prepare)(const void *arg, size_t slice, hvd_error *err);
     int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
-    /* The ring calls it for each segment that has its final sum; NULL: no call. own: this rank has
+    /* NULL, or the ring calls `final` for each segment that has its final sum. own: this rank has
      * completed the sum (rank r completes chunk r + 1), and `final` may change the sum before the
-     * ring sends it on. Not own: the segment came from the rank that has completed the sum. */
+     * ring sends the sum on. Not own: the sum came from the rank that has completed it. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };
@@ -93,10 +93,10 @@ struct coll_pipeline {
     int (*received)(const void *arg, size_t i, hvd_error *err);
     const void *arg;
     size_t depth; /* items in flight in each direction, 1 .. PACE_MOST_DEPTH */
-    /* How many items, at most `depth`, are sent before the awaited item arrives. 0: item i is sent
-     * after item i has arrived. */
+    /* How many items, at most `depth`, a rank sends ahead of the item that it waits for. 0: item i
+     * is sent after item i has arrived. */
     size_t send_ahead;
-    size_t reuse; /* item i arrives where item i - reuse was sent from; 0: no memory is reused */
+    size_t reuse; /* item i is received into the memory of sent item i - reuse; 0: no reuse */
     const struct coll_slices *slices; /* each slice has items / slices->n items; NULL: no slices */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);

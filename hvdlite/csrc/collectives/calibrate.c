@@ -59,9 +59,9 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     return coll_max(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* Measures how many seconds a trial takes longer than a trial of one byte. The difference cancels
- * waits for late ranks, which both trials include. Takes the minimum of several trials; a long
- * trial runs once. */
+/* Measures the seconds of a trial minus the seconds of a trial of one byte. Both include waits for
+ * late ranks, so the difference does not. Takes the minimum of several trials; a long trial runs
+ * once. */
 static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     struct trial one = t;
     double all, least = HUGE_VAL, first, least_first = HUGE_VAL;
@@ -73,7 +73,7 @@ static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
         least_first = fmin(least_first, first);
         least = fmin(least, all);
     }
-    /* a minimum, because other work may have slowed the trial of one byte */
+    /* at least a tenth, because other work may have slowed the trials of one byte */
     *seconds = fmax(least - least_first, least / 10);
     return HVD_OK;
 }

@@ -4,12 +4,12 @@
  *   arXiv:2410.14234.
  *
  * A rank keeps its chunks in a row that begins with its own chunk: block i of rank r is chunk r + i
- * (mod p). The distances are p and its halves, rounded up, down to 1: p = 5 gives 5 3 2 1. In the
- * round from distance d' to the next distance d, rank r sends its blocks d .. d' - 1 to rank r + d,
- * which adds them to its blocks 0 .. d' - d - 1; these are the same chunks. After the last round,
- * block 0 is the sum of the rank's own chunk. The allgather runs the same rounds in reverse. p = 5,
- * what rank a has; a2 is chunk 2 of rank a, acd0 the sum of the chunks 0 of ranks a, c and d, S0
- * the sum of all chunks 0:
+ * (mod p). The first distance is p; each next distance is half of the last, rounded up: p = 5 gives
+ * 5 3 2 1. In the round from distance d' to the next distance d, rank r sends its blocks from d to
+ * d' - 1 to rank r + d. The blocks from 0 to d' - d - 1 of rank r + d are the same chunks; rank
+ * r + d adds the received blocks to them. After the last round, block 0 is the sum of the rank's
+ * own chunk. The allgather runs the same rounds in reverse. p = 5, what rank a has; a2 is chunk 2
+ * of rank a, acd0 the sum of the chunks 0 of ranks a, c and d, S0 the sum of all chunks 0:
  *
  *   start    a0      a1      a2     a3  a4
  *   3        ac0     ad1     a2                  sends a3 a4 to d, receives c0 d.. from c

@@ -2,9 +2,9 @@
  *
  *   casts      an ordinary allreduce of the float16 or bfloat16 numbers
  *   gathered   an allgather of all messages; every rank decodes and adds all of them
- *   scattered  for 2bit and 1bit: a pairwise exchange of words (pairwise.c). A rank counts its
- *              chunk of all messages and sends the counts to all ranks, one byte for each value
- *              (two bytes beyond 127 ranks)
+ *   scattered  for 2bit and 1bit: a pairwise exchange of words (pairwise.c). A rank adds its chunk
+ *              of all messages and sends the sums, called counts, to all ranks: one byte for each
+ *              value (two bytes beyond 127 ranks)
  *
  * gathered and scattered give the same bits, because both sum exact counts, and quantize no value
  * twice. Measurements decide between them (2bit and 1bit, 4,000 to 8 million values, two cores,
@@ -37,8 +37,8 @@ static size_t bytes_of(const struct coded_args *args) {
     return bytes;
 }
 
-/* Returns all messages in a row, copied to `memory`. If there is only one, returns it without a
- * copy. */
+/* Copies all messages to `memory`, one after another; returns `memory`. If there is only one
+ * message, returns the message without a copy. */
 static void *pack(const struct coded_args *args, char *memory) {
     if (args->ntensors == 1) return args->tensors[0].message;
     for (size_t i = 0, at = 0; i < args->ntensors; i++) {
@@ -54,8 +54,7 @@ static struct codec_sum sum_of(const struct comm *comm, const struct coded_args 
                               args->final.scale / (double)args->final.divisor};
 }
 
-/* Decodes the sums; there is one for each word, or each float16 or bfloat16, of the packed
- * messages. */
+/* Decodes the sums of the packed messages: one sum for each word, or each float16 or bfloat16. */
 static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
                         const struct reduce_kernels *k) {
     for (size_t i = 0; i < args->ntensors; i++) {

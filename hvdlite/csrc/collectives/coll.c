@@ -18,7 +18,7 @@ static bool in_region(const struct comm *comm, const struct coll_args *args) {
 }
 
 /* A team passes its sums to the next team as values of the dtype, so the dtype must be its own
- * accumulator. The next team would multiply these sums by the prescale again. */
+ * accumulator. The prescale must be 1, because the next team would apply it to the sums again. */
 static bool in_teams(const struct comm *comm, const struct coll_args *args) {
     const struct reduce_kernels *k = args->reduce;
     return on_window(comm, args) && comm->window->team && args->bytes >= comm->window->team_bytes &&
@@ -112,9 +112,9 @@ void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     if (at < size) snprintf(text + at, size - at, "%s%s", at ? "then " : "", last->name);
 }
 
-/* A window adds in the order of ranks, and recursive doubling in the order of its steps, also on a
- * lane. A ring starts each chunk at a different rank, so the order of additions depends on the
- * chunk. */
+/* A window adds in the order of ranks. Recursive doubling adds in the order of its steps, on all
+ * ranks or on a lane. A ring starts each chunk at a different rank, so the order of additions
+ * depends on the chunk. */
 size_t coll_alike(const struct comm *comm) {
     if (comm->window || comm->size == 1) return SIZE_MAX;
     size_t all = coll_doubling_bytes(comm), lane = all;

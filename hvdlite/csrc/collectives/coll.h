@@ -44,7 +44,7 @@ struct coll_args {
     const struct coll_tensor *tensors;
     size_t ntensors;
     char *const
-        /* by local rank: parts of the region that has all tensors; NULL: no region has all */
+        /* by local rank: the rank's part of the region with all tensors; NULL: no such region */
         *memory;
 
     const struct reduce_kernels *reduce; /* for allreduce and reducescatter */
@@ -54,9 +54,8 @@ struct coll_args {
 
     int root; /* for broadcast */
 
-    /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results
-     * have another size than its input's elements. Other collectives: NULL, because their input is
-     * in `data`. */
+    /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results and
+     * elements differ in size. Other collectives: NULL, because their input is in `data`. */
     const void *in;
     const size_t
         *in_end; /* reducescatter, alltoall: by rank, end of the part for that rank in `in` */
@@ -102,9 +101,9 @@ size_t coll_alike(const struct comm *comm);
 /* Chooses an algorithm and runs it. If there is only one rank, applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
-/* Collective, when a job on one host starts: decides in how large teams the ranks sum in their
- * window (window.c), and from which size on. team: the wanted size of a team; 1: no teams; 0: if
- * there are more than 8 ranks and each has its own core (own_core), measure allreduces of 1 MiB
+/* Collective, when a job on one host starts: chooses the size of the teams that sum in the window
+ * (window.c), and the least bytes that teams sum. team: the wanted size of a team; 1: no teams; 0:
+ * if there are more than 8 ranks and each has its own core (own_core), measure allreduces of 1 MiB
  * with each possible size of a team, then allreduces of 64 KiB with the fastest size. The largest
  * `team` of any rank counts. */
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);

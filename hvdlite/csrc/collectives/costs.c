@@ -88,8 +88,8 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
     return tree <= messages * (c.alpha + c.beta * longest);
 }
 
-/* Returns how many segments in flight keep a link busy. An acknowledgment takes as long as two
- * messages; this returns twice the segments that the link carries in that time. */
+/* Returns how many segments in flight keep a link busy: twice the segments that the link carries
+ * until an acknowledgment arrives, which takes as long as two messages. */
 static double enough_in_flight(struct cost cost, size_t segment) {
     return 4 * cost.alpha / cost.beta / (double)segment;
 }

@@ -124,7 +124,7 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
-/* Adds the gradients of the host's ranks, which are in a region. */
+/* Adds the gradients of the host's ranks. The gradients are in a region. */
 static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
                 size_t bytes) {
     char *const *memory = d->args.memory;
@@ -167,7 +167,7 @@ static struct coll_range owned(const struct dealt *d, size_t slice, int host) {
     return coll_cut(all, sizeof(float), (int)d->nslices, (int)slice);
 }
 
-/* Returns the part of such a range that this rank's lane sums. */
+/* Returns the part of a host's range that this rank's lane sums. */
 static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
     return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
@@ -196,8 +196,8 @@ static struct coll_range lane_chunk(const void *arg, size_t slice, int chunk) {
     return own_chunk(d, owned(d, slice, (chunk + d->l->hosts - 1) % d->l->hosts));
 }
 
-/* The ring calls it for each final segment: the owner updates weights with its sum, the other hosts
- * store the owner's new weights. */
+/* The ring calls this function for each final segment: the owner updates weights with the sum, the
+ * other hosts store the owner's new weights. */
 static void update_or_store(const void *arg, struct coll_range range, bool own) {
     each_block(arg, range, own ? update : store);
 }

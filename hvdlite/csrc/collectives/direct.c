@@ -43,7 +43,7 @@ struct direct {
     const struct layout *l;
     struct reduce_final final; /* how this host scales its result */
     size_t slice;              /* bytes of a slice of the chunk */
-    char *lane;                /* sums of the chunk, over which the lane sums */
+    char *lane;                /* this host's sums of the chunk; the lane sums over the hosts */
 };
 
 /* A block of one tensor: its bytes, and its offsets in the tensor (`at`), in every rank's memory
@@ -185,7 +185,7 @@ static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
 }
 
 /* Finds memory for the sums of the chunk. If there is only one tensor, the sums replace this rank's
- * own inputs, because no other rank reads them. */
+ * inputs in the chunk, because no other rank reads these inputs. */
 static int find_lane_memory(struct direct *d, hvd_error *err) {
     const struct coll_args *args = d->args;
     void *memory = NULL;

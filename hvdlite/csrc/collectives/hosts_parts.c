@@ -7,7 +7,7 @@
  *   allgather       the host gathers its block; the lane gathers chunks: a has ab0 cd0, b ab1 cd1;
  *                   the host gathers lane memories and puts the parts in order
  *   reducescatter   the input is put in the order of lanes; the host sums ab0 cd0 to a, ab1 cd1 to
- *                   b; the lane sums ab0 to a; the host gathers its block, of which a takes a
+ *                   b; the lane sums ab0 to a; the host gathers its block; each rank takes its part
  *
  * However the ranks are placed, a host sends only data that other hosts do not have, (h-1)/h S in
  * total. Cost: the lane's algorithm for S / lanes bytes, two passes of the window, and two copies
@@ -57,7 +57,7 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
     }
 }
 
-/* Copies between the parts and the memories of all lanes, which are one after another. */
+/* Copies between the parts and the memories of all lanes. The memories lie one after another. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     for (int lane = 0; lane < b->l->lanes; lane++) {
         for (int h = 0; h < b->l->hosts; h++) {

@@ -12,17 +12,17 @@
  *   spread   S0 S1 S2           S0 S1 S2           S0 S1 S2
  *
  * Chunks travel in segments; each segment for each peer is one item of the pipeline. In a round
- * every rank exchanges one segment of its inputs with all peers. Then it spreads the result of the
- * segment that it exchanged `lag` rounds before, and that it has added meanwhile:
+ * every rank exchanges one segment of its inputs with all peers. Then every rank sends the result
+ * of the segment of `lag` rounds before to all peers:
  *
  *   round      0       1     ...   lag           lag + 1       ...
  *   items      E0      E1    ...   E(lag) S0     E(lag+1) S1   ...      p - 1 of each
  *
  * Data may be processed in slices; each slice has its own rounds.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. But all pairs of ranks
- * exchange data: with k ranks per host, k times a ring's bytes travel between hosts. Reducescatter
- * takes half of this time and sends half of these bytes. */
+ * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. All pairs of ranks
+ * exchange data, so with k ranks per host k times a ring's bytes travel between hosts. A
+ * reducescatter takes half of this time and sends half of these bytes. */
 #include "collectives/algorithm.h"
 
 #include <string.h>
@@ -158,8 +158,8 @@ static int get_memory(struct pairwise *w, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A result is sent at most `depth` items ahead, so only after the inputs of its segment have
- * arrived. */
+/* A rank sends at most `depth` items ahead of the item that it waits for, and `lag` rounds have at
+ * least `depth` items. So a result is sent only after all inputs of its segment have arrived. */
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
     struct pace pace = comm_pace(w->comm);
     bool spreads = w->args->kind == HVD_ALLREDUCE;

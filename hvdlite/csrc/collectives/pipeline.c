@@ -27,8 +27,8 @@ static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
     return comm_wait(f->comm, x, &f->stream, err);
 }
 
-/* Call it before receiving into memory from which item i was sent: MPI forbids that until the send
- * is complete. */
+/* Call this function before a receive into the memory of item i's send: MPI forbids such a receive
+ * until the send is complete. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
     /* a later item has reused the transfer, so the send is complete */
     if (i + f->p->depth < f->sent) return HVD_OK;

@@ -39,9 +39,9 @@ struct ring {
     size_t nseg;    /* number of segments of the longest chunk */
     size_t depth;   /* number of segments in flight */
     size_t items;   /* number of items of a slice */
-    /* the first `added` items of a slice are added to the data, the other items replace it */
+    /* the first `added` items of a slice are added to the data, the other items replace data */
     size_t added;
-    char *slots; /* memory of `depth` segments, which receives the items that are added */
+    char *slots; /* `depth` segments: memory for the received items that are added */
     const struct coll_slices *slices; /* NULL: the data is not in slices */
 };
 

@@ -13,7 +13,7 @@ enum {
     MOST_RANKS_UNMEASURED = 8, /* with so few ranks the start measures nothing */
     MOST_TEAMS = 8,
     SUMS = 5, /* measured sums of each size and number of teams; the fastest counts */
-    FROM_IF_WANTED = 4 << 10, /* bytes from which on teams are used if a user wants them */
+    FROM_IF_WANTED = 4 << 10, /* minimum bytes of a sum in teams, if a user wants teams */
     /* bytes of the measured sums; measured teams are used from half of these bytes on */
     SMALL = 64 << 10,
     LARGE = 1 << 20,

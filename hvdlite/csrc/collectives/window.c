@@ -81,8 +81,8 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     advance_to(p, c, &at, bytes);
 }
 
-/* Adds the blocks at one offset of the sum of the teams before this one and of this team's slots,
- * in the order of ranks. `own`: this rank's block. */
+/* Adds, in the order of ranks, the blocks at one offset: the sum of the teams before this team,
+ * then the blocks of this team's slots. `own`: this rank's block. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->args->reduce;
@@ -117,8 +117,8 @@ static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, siz
     }
 }
 
-/* Adds; writes the sums to this rank's tensors, to the team's slots and to the slot of the rank in
- * each team that spreads them. */
+/* Adds; writes the sums to this rank's tensors and to the team's slots. In each other team, writes
+ * the sums to the slot of the rank that spreads them. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
     for (size_t end = offset + bytes; offset < end;) {
@@ -145,8 +145,7 @@ static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, s
     }
 }
 
-/* ---- the three stages of a round; a stage is a wait, work that threads may share, and flags
- * ---- */
+/* ---- the stages of a round: each is a wait, then work that threads may share, then flags ---- */
 
 static int await_slot(const struct pass *p, size_t k, hvd_error *err) {
     return comm_wait_slot(p->comm, p->w->rounds + k, err);
@@ -240,8 +239,8 @@ static const struct stage {
                    {await_total, spread, raise_reduced},
                    {await_reduced, take, raise_nothing}};
 
-/* In step k a stage works on round k - lag. With one team nothing is spread, so ranks take a step
- * earlier. */
+/* In step k a stage works on round k - lag. With one team the stage `spread` has no work, so the
+ * stage `take` follows one step earlier. */
 static size_t lag(const struct pass *p, size_t i) {
     return i == TAKE && p->team == p->w->n ? TAKE - 1 : i;
 }

@@ -1,5 +1,4 @@
-/* A pass of a window collective: its position in the tensors, which it packs into slots and
- * unpacks.
+/* A pass of a window collective: packs tensors into slots, unpacks them, and keeps the position.
  *
  * window.c and window_copies.c share it. Each rank has its own pass; threads that share the rank's
  * work have their own cursors. */
@@ -65,8 +64,8 @@ static inline void skip(const struct pass *p, struct cursor *c, size_t bytes) {
     for (size_t done = 0; done < bytes;) done += next_span(p, c, bytes - done).bytes;
 }
 
-/* Copies from a slot. With two ranks, takes over the slot's lines (lines.c), which no third rank
- * reads. */
+/* Copies from a slot. With two ranks, takes over the slot's cache lines (lines.c), because no third
+ * rank reads them. */
 static inline void take_copy(const struct pass *p, void *to, char *from, size_t bytes) {
     if (p->w->n == 2)
         lines_copy_over(to, from, bytes);
