@@ -31,7 +31,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     mutex_init(&e->mutex);
     progress_open(&e->progress, engine_step, e);
     regions_init(&e->regions);
-    /* A late rank may close a round; its batch may then be summed in another order. */
+    /* If deterministic, no rounds with messages: if a late rank closed a round, the engine could
+     * sum the tensor in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
                    !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
@@ -97,7 +98,7 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
-    hvd_error encoding; /* not *err, which stays as it is if the tensor is submitted as failed */
+    hvd_error encoding; /* not *err: *err must not change if the tensor is submitted as failed */
     int code = tensors_encode(e->tensors, tensor, &encoding);
     if (code == HVD_NO_MEMORY) return *failed = code, HVD_OK;
     if (code && err) *err = encoding;
@@ -105,8 +106,8 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
 }
 
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    /* One step reads only a part of the sender's memory. No message arrives that would start the
-     * next step, so the engine's thread must wake up. */
+    /* One step reads only a part of the sender's memory. No message starts the next step, so the
+     * engine's thread must wake up. */
     bool is_read = tensor->request.kind == HVD_RECV && request_bytes(&tensor->request) >= P2P_LOAN;
     HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
     bool stepped = transport_rings(e->t) && progress_try(&e->progress, p2p_step, &e->p2p);

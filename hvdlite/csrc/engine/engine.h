@@ -5,8 +5,8 @@
  * tensor may step the engine instead of this thread (progress.h). Only one thread at a time uses
  * the transport. Every rank runs the coordinator's log in order.
  *
- * If the transport fails, on this rank or another, all pending tensors and all later submissions
- * fail with the first cause. If ranks disagree about a tensor, only that tensor fails. */
+ * If the transport fails on any rank, all pending tensors and all later submissions fail with the
+ * first cause. If ranks disagree about a tensor, only that tensor fails. */
 #ifndef HVDLITE_ENGINE_ENGINE_H
 #define HVDLITE_ENGINE_ENGINE_H
 
@@ -52,14 +52,14 @@ void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 void engine_cork(struct engine *e, bool corked);
 
 /* Adds a region; every rank must add it. Tensors that are reduced in place in a region are not
- * copied. The region's memory must exist until the region is removed. When it is removed, none of
- * its tensors may be under way. Any thread. */
+ * copied. The region's memory must exist until the region is removed. At that time no tensor of the
+ * region may be under way. Any thread. */
 void engine_add_region(struct engine *e, struct region *region);
 void engine_remove_region(struct engine *e, struct region *region);
 
 /* Tells the other ranks that this rank submits nothing more; later submissions fail. A tensor that
- * all ranks have submitted still runs. A tensor that needs a rank that has left fails with that
- * rank's `reason`. */
+ * all ranks have submitted still runs. If a tensor needs a rank that has left, the tensor fails
+ * with that rank's `reason`. */
 void engine_leave(struct engine *e, const char *reason);
 
 /* Waits for at most `seconds`. Returns true if every rank has left or the engine has failed. Any

@@ -19,7 +19,7 @@ static char *output_of(const struct batch_piece *piece) {
 
 static size_t bytes_of(const struct batch_piece *piece) { return piece->end - piece->begin; }
 
-/* Returns the tensor's own memory, in which a batch of one tensor runs. */
+/* Returns the tensor's own memory, for a batch of one tensor. */
 static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
     const struct tensor *tensor = piece->tensor;
     if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
@@ -110,7 +110,7 @@ static bool runs_in_tensors(const struct executor *x, const struct coll_args *ar
     return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
 }
 
-/* Updates the weights after an allreduce that has not updated them itself. */
+/* Updates the weights after an allreduce whose algorithm does not update weights. */
 static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
     return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
 }
@@ -168,8 +168,8 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
-/* Settles the views of the weights. No rank has written the weights yet, because the update needs
- * this rank's part of the collective. */
+/* Settles the views of the weights (host_memory_settle). No rank has written the weights yet,
+ * because the update needs this rank's part of the collective. */
 static int settle(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;

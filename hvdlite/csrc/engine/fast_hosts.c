@@ -1,24 +1,24 @@
 /* The fast path between hosts with one rank each: one message carries both readiness and data.
  *
  * A round is a recursive doubling (collectives/doubling.c). A rank's first message also says that
- * the rank has entered the round. So a rank that has received all its messages knows that all ranks
- * have entered, and it has the sum. This takes ceil(log2 p) messages one after another, and none to
- * the coordinator. The kernels, the order and so the bits are those of doubling.
+ * the rank has entered the round. So when a rank has received all its messages, all ranks have
+ * entered, and the rank has the sum. This takes ceil(log2 p) messages one after another, and none
+ * to the coordinator. Kernels and order are those of doubling.c, so the bits are the same.
  *
  * In each step a rank sends one message, SUMS or CLOSED. A rank sends CLOSED in all remaining steps
- * if it submits the tensor in another way, or if it has received CLOSED. Each rank's messages reach
- * every rank through the steps, so in the end every rank has received a CLOSED, and none has the
- * sum. Ranks that had entered the round then report their tensor to the coordinator, which handles
+ * if it does not enter the round, or if it has received CLOSED. Each rank's messages reach every
+ * rank through the steps, so in the end every rank has received a CLOSED, and no rank has the sum.
+ * Ranks that had entered the round then report their tensor to the coordinator, which handles
  * stalls, joins and disagreements.
  *
  * A rank can't withdraw from a round that it has entered, because other ranks may have the sum. So
  * a rank leaves or joins only after its rounds have ended. A rank that has joined closes a round
  * when the round's first message arrives. A rank that has waited long sends ASK to the peer of its
- * step. If the peer has not entered the round, it closes the round. If it has entered, it waits for
- * a third rank itself and asks that rank.
+ * step. If the peer has not entered the round, the peer closes the round. If the peer has entered,
+ * the peer waits for a third rank and asks that rank.
  *
- * Messages for the next round, or for a generation that this rank has not opened yet, are kept as
- * notes. */
+ * A rank keeps messages for the next round, or for a generation (fast_path.h) that it has not
+ * opened yet, as notes. */
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "engine/fast_place.h"
@@ -32,9 +32,8 @@ enum { MARK = 0xb3 };        /* the first byte of a message; no other messages b
 enum { LARGEST = 64 << 10 }; /* limits the memory of a place, which keeps its message */
 enum type { SUMS, CLOSED, ASK };
 
-/* Seconds before a rank asks for an overdue message. If a rank does not enter the round, the other
- * ranks lose this time; a rank that is only late enters the round later. After a shorter time, more
- * ranks that are only late would be asked. */
+/* Seconds before a rank asks for an overdue message. Longer: the other ranks lose more time if a
+ * rank does not enter the round. Shorter: more rounds close because a rank is only late. */
 static const double PATIENT = 0.25;
 
 struct head {
@@ -173,7 +172,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank. Returns this rank's tensor; NULL: it had not entered the round. */
+/* Ends the round on this rank. Returns this rank's tensor; NULL: this rank had not entered. */
 static struct tensor *leave_round(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;

@@ -13,8 +13,8 @@
  * Ranks agree on places and rounds without messages, because all ranks see the coordinator's
  * decisions in the same order. Each decision on a tensor starts a generation, whose rounds count
  * from 0. A rank that submits the tensor to the engine skips the remaining rounds of the
- * generation. So every rank makes the same uses in a generation, and no round mixes the data of two
- * uses. */
+ * generation. So a generation contains the same uses of the name on every rank, and no round mixes
+ * the data of two uses. */
 #ifndef HVDLITE_ENGINE_FAST_PATH_H
 #define HVDLITE_ENGINE_FAST_PATH_H
 

@@ -92,7 +92,7 @@ static void tell_engine(struct fast_path *x, int local_rank) {
         transport_wake(x->transport);
 }
 
-/* Ends the wait for a rank. Threads that wait for other ranks notify the engine again. */
+/* Ends the wait for a rank. Other threads may wait for other ranks; they call tell_engine again. */
 static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
     int own = local_rank + 1;
     if (atomic_load(&x->shared.awaited))
@@ -101,7 +101,7 @@ static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
 }
 
 /* Returns false if the engine has failed: an engine fails soon after a rank dies or falls silent.
- * If all ranks have left, the engine no longer watches ranks, so this function does. */
+ * If all ranks have left, the engine no longer watches ranks, so this function watches the rank. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
     static const double LONGEST_NAP = 1e-3, SOON = 0.05; /* seconds */

@@ -1,9 +1,9 @@
 /* The memory of a place in the window, and how the data of a round passes through it.
  *
- * On each rank a place has a head, then room for two inputs. The head has a line for the word with
- * which ranks count themselves (only the line of local rank 0 is used), and a line for the last
- * round with sums. In an alltoall with splits, each rank's splits are at the end of the room for
- * its first input. Only the thread that has taken the place calls the functions. */
+ * On each rank a place has a head, then room for two inputs. The head has a cache line for the word
+ * of fast_round.h (only local rank 0's word is used), and a line for the last round with sums. In
+ * an alltoall with splits, each rank's splits are at the end of the room for its first input. Only
+ * the thread that has taken the place calls the functions. */
 #ifndef HVDLITE_ENGINE_FAST_ROOM_H
 #define HVDLITE_ENGINE_FAST_ROOM_H
 

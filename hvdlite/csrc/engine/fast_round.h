@@ -1,4 +1,4 @@
-/* The word in the window with which the ranks of a round count themselves.
+/* The word in the window that counts the ranks of a round.
  *
  * generation (40 bits) | round (8) | closed (1) | number of ranks that have arrived (15). */
 #ifndef HVDLITE_ENGINE_FAST_ROUND_H
@@ -40,7 +40,7 @@ static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrive
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
         bool same_round = round_of(w) == round_of(own);
-        /* the round has ended, and other ranks are in the next round */
+        /* all ranks have arrived; if not same_round, other ranks are in the next round already */
         if (same_round ? count_of(w) == n : arrived) return false;
         next = (same_round ? w : own) | CLOSED;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,

@@ -64,8 +64,8 @@ static bool publish_splits(const struct fast_path *x, struct fast_place *p,
     return true;
 }
 
-/* If this rank has already submitted another tensor of this name to the engine, or can't take part
- * in an alltoall with splits, closes the first round. */
+/* Closes the first round if this rank has already submitted another tensor of this name to the
+ * engine, or if this rank can't take part in an alltoall with splits. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often) {
     p->shared.uneven = tensor->uneven;

@@ -31,9 +31,9 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* Returns true if this rank must send the whole request although the request is cached: the last
- * times, callers waited for the tensor on this rank, but not on all ranks. The new agreement shows
- * whether callers on all ranks wait now. */
+/* Returns true if this rank must send the whole request although the request is cached: OFTEN times
+ * a caller waited for the tensor on this rank, but not on every other rank. A new agreement shows
+ * whether callers wait on all ranks now. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 };
     bool asks = known->waited_alone >= OFTEN;
@@ -128,7 +128,7 @@ static int contradiction(const char *name, hvd_error *err) {
                      name);
 }
 
-/* Returns how many rows the tensor has in the item or in the cache. */
+/* Returns how many numbers of rows the item or the cache must have for the tensor. */
 static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
     if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
     return r->kind == HVD_JOIN ? 1 : 0;
@@ -160,7 +160,7 @@ static int agree(struct negotiation *n, const struct wire_item *item, struct ten
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct)
-        /* as on the coordinator, because fusion_fits compares regions and must decide the same */
+        /* the coordinator does the same: fusion_fits compares regions and must decide equally */
         r->region = 0;
     return HVD_OK;
 }

@@ -135,8 +135,8 @@ static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *
     return upto < bytes ? HVD_OK : end_of(p, &p->sends, tensor);
 }
 
-/* Answers the receiver, which has read the tensor's memory: the tensor was under way, so the memory
- * was still the tensor's. */
+/* Answers a receiver that has read the tensor's memory: the send was still under way, so the data
+ * is valid. */
 static int confirm(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     struct p2p_head head = {.type = P2P_DONE, .number = tensor->id};
     HVD_TRY(p2p_post(p, tensor->request.root, head, "", NULL, 0, err));
@@ -173,7 +173,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
         t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
         code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
     }
-    /* moved to `sends`: all of its tensors will fail */
+    /* after a failure: p2p_close will fail these tensors with `sends` */
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
     return code ? code : p2p_read(p, progress, err);
 }

@@ -1,7 +1,7 @@
 /* Point-to-point: tensors that one rank sends to another, without the coordinator.
  *
- * A send matches the oldest receive of the same name on the receiving rank that names the sender or
- * accepts any rank. The sender offers its tensor; if the tensor is short, the offer includes the
+ * A send matches the receiving rank's oldest receive of the same name, provided that the receive
+ * names the sender or any rank. The sender offers its tensor; if the tensor is short, the offer has
  * data. When a receive matches, the receiver asks for the rest in steps, a little ahead of the data
  * that has arrived. So no rank stores long data that it may never want, and long data does not
  * delay negotiation messages. A send ends when a receive has matched it and all its data has been

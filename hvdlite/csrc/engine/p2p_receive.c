@@ -1,4 +1,4 @@
-/* The receiver's side of a message of two ranks: a receive meets an offer, then gets the data. */
+/* The receiver's side of point-to-point: a receive meets an offer, then gets the data. */
 #include "base/os.h"
 #include "engine/p2p_state.h"
 #include "shm/window.h"

@@ -41,8 +41,8 @@ struct p2p_head {
     uint8_t mark, type;
     uint16_t name; /* bytes of the name or text that follows the head; data follows the name */
     uint32_t code;
-    uint64_t number,
-        bytes; /* number: the sender's number of the send of all types from P2P_OFFER to P2P_DONE */
+    /* number, for the types from P2P_OFFER to P2P_DONE: the sender's number of the send */
+    uint64_t number, bytes;
 };
 
 /* Where a sender on the receiver's host keeps long data. */

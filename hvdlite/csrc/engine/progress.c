@@ -45,8 +45,8 @@ unsigned progress_wakes(struct progress *p) {
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
-    /* Seconds between checks, because messages do not wake a parked thread: the delay of a message,
-     * against 1,000 checks per second. */
+    /* Seconds between checks, because messages do not wake a parked thread. A message waits at most
+     * this long; the price is 1,000 checks per second. */
     static const double LOOK = 1e-3;
     mutex_lock(&p->lot);
     if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
@@ -81,8 +81,8 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
 }
 
 /* Sleeps for a short time if the transport can wake this thread. Handing over to the engine's
- * thread and back would take as long as most of these sleeps: with them, a sum of 64 KB over 8
- * hosts took 0.9 times as long as MPI's, without them 1.1 times. After MOST sleeps without progress
+ * thread and back would take as long as most of these sleeps: a sum of 64 KB over 8 hosts took 0.9
+ * times as long as MPI's with the sleeps, 1.1 times without. After MOST sleeps without progress,
  * the wait is so long that a hand-over costs little in comparison. */
 static bool nap(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };

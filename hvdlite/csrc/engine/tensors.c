@@ -90,7 +90,7 @@ static int check_locked(struct tensors *t, const struct tensor *tensor, struct t
     *first = map_find(&t->names, &tensor->node);
     if (t->closed) return *err = t->why, err->code;
     int failed = *first ? (*first)->last->request.failed : HVD_OK;
-    /* a caller waits for a tensor for which this rank has no memory */
+    /* no caller waits for a failed tensor, unless this rank was short of memory for the tensor */
     bool may = !*first || (failed && failed != HVD_NO_MEMORY) || tensor->queued;
     return may ? HVD_OK : tensor_duplicate(tensor, err);
 }

@@ -23,8 +23,8 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out; /* allreduce, broadcast: as large as `in`, may be `in`; other kinds: out_rows rows */
     int64_t out_rows;
-    /* Ranges of weights that this rank settles when all ranks have submitted the tensor: from then
-     * on no rank reads the weights. */
+    /* Ranges of weights that this rank settles (host_memory_settle) when all ranks have submitted
+     * the tensor: from then on no rank reads the weights. */
     const struct host_range *views;
     size_t nviews;
     hvd_update update; /* allreduce: the update, if request.rule names one */
@@ -53,7 +53,7 @@ struct tensor {
     uint64_t flight;         /* number of the tensor's operation in the flight recorder; 0: none */
     bool direct;             /* true: the tensor has the same offset in its region on every rank */
     bool uneven;             /* true: some rank has chosen its own splits */
-    struct p2p_near *near;   /* recv: where the sender, on this host, keeps the data that is read */
+    struct p2p_near *near;   /* recv from a rank of this host: the sender's data, which is read */
     double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
     /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
     int64_t *rows;
@@ -99,10 +99,9 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
 
 /* Any thread. tensor->node must be set. The table keeps the tensor until its completion is called;
- * after an error the caller keeps it. Fails after tensors_refuse. If a tensor with this name is
- * under way, the new tensor waits behind the tensor under way, provided that `queued` is set, or
- * that the operator of the tensor under way has failed (then no caller waits for the tensor);
- * otherwise the call fails.
+ * after an error the caller keeps it. Fails after tensors_refuse. Fails if a tensor with this name
+ * is under way, with two exceptions: `queued` is set, or the operator of the tensor under way has
+ * failed, so no caller waits for that tensor. In both cases the new tensor waits behind it.
  * *corked: set to true if a cork holds the tensor back. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */
