@@ -19,7 +19,7 @@ static struct {
     struct context *current; /* the only pointer to the process's context */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards `failures` */
-    bool watches_forks;      /* for `failing` */
+    bool watches_forks;      /* in_child is registered; it renews `failing` */
     struct failures failures;
     struct stacks stacks;
     int exit_code; /* of a forked child */
@@ -91,14 +91,14 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* Marks the context as that of a forked child; a flag is cheaper than calling getpid in every call.
- * Makes new locks, because threads that held a lock at the fork do not exist in the child. */
+/* Marks the context of a forked child; a flag is cheaper than calling getpid in every call. Makes
+ * new locks, because threads that held a lock at the fork do not exist in the child. */
 static void in_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
     atomic_store(&process.writers, 0);
     if (!process.current || process.current->forked)
-        return; /* each hvd_init has registered this function again */
+        return; /* called again, because each hvd_init registers this function */
     process.current->forked = true;
     transport_forked(process.current->job.world);
     timeline_forked(&process.current->job.timeline);
@@ -109,7 +109,8 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* Runs on an engine's thread. No thread that has the write lock waits for this thread. */
+/* Runs on an engine's thread, which may wait for the lock: no thread that has the write lock waits
+ * for an engine. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < process.current->job.ngroups; id++) {
@@ -187,10 +188,10 @@ struct group *context_take_group(int id) {
     return g;
 }
 
-/* A lock of its own: `lock` may be held for HVD_WAIT_MS, also by the caller. */
+/* Uses the lock `failing`, because other threads or the caller may hold `lock` for HVD_WAIT_MS. */
 struct failures *context_lock_failures(void) {
     mutex_lock(&process.failing);
-    /* no job may have registered it */
+    /* in_child may not be registered yet, because no job has been opened */
     if (!process.watches_forks) process.watches_forks = !fork_watch(in_child, &(hvd_error){0});
     return &process.failures;
 }

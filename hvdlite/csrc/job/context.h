@@ -7,8 +7,8 @@
 #include "job/job.h"
 
 /* Between context_enter and context_leave, no other thread closes the job or its groups. In a
- * forked child context_enter fails; only hvd_where works there, because a data loader needs it to
- * find its part of the data. */
+ * forked child context_enter fails. Only hvd_where works in a child, because a data loader uses
+ * hvd_where to find its part of the data. */
 int context_enter(hvd_error *err);
 void context_leave(void);
 
@@ -33,8 +33,9 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
 struct group *context_take_group(int id);
 
 /* ---- the process's other data: any time, also inside of enter and leave ---- */
-/* Kept until the process ends, because frameworks raise errors also after the job's end. */
-enum { FAILURES_KEPT = 64 }; /* more than the failures of a program between two looks at them */
+/* The last errors, kept until the process ends: frameworks raise errors also after the job's end.
+ * FAILURES_KEPT is more than the failures of a program between two looks at them. */
+enum { FAILURES_KEPT = 64 };
 struct failures {
     uint64_t count; /* number of the last failure */
     hvd_error last[FAILURES_KEPT];
@@ -43,7 +44,7 @@ struct failures *context_lock_failures(void);
 void context_unlock_failures(void);
 /* A signal handler may call it. */
 struct stacks *context_stacks(void);
-/* Of a forked child. A function that runs at the exit gets no argument for it. */
+/* The exit code of a forked child, kept here because exit functions get no argument. */
 int *context_exit_code(void);
 
 #endif

@@ -235,7 +235,7 @@ static int tune(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Call it after all ranks have opened the window, which shows the cores that each rank may use. */
+/* Call it after all ranks have opened the window: it shows which cores each rank may use. */
 static void open_helpers(struct job *j, const struct transport *t) {
     enum { DEFAULT_MOST = 8 };
     const struct window *window = t->layout.host.window;

@@ -2,7 +2,7 @@
  * handlers.
  *
  * Only this file handles signals. There are two previous handlers, and neither calls the other: the
- * user's handler, and the handler that was installed over it and writes the Python stacks. */
+ * user's handler, and the handler that hvdlite has installed over it to write Python stacks. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "job/stacks.h"
 

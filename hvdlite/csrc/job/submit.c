@@ -83,8 +83,8 @@ static void *copy(const void *from, size_t bytes) {
     return memory ? memcpy(memory, from, bytes) : NULL;
 }
 
-/* If memory for a copy is short, the tensor has no splits, so the engine submits the tensor as
- * failed; or its failure has no text. */
+/* If memory for the copy of the splits is short, the engine submits the tensor as failed. If memory
+ * for the copy of the reason is short, the error has no reason. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     if (check_and_translate(from, to, err)) return error_of(err, from->name);
     to->splits = copy(from->splits, from->nsplits * sizeof *from->splits);
@@ -107,7 +107,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group has been closed, because its corked tensors have ended with it. */
+/* Does nothing if the group has been closed: its corked tensors have ended, too. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;

@@ -37,7 +37,7 @@ bool codec_is_cast(struct codec c);
 
 size_t codec_bytes(struct codec c, size_t n); /* returns the bytes of a message of n values */
 
-/* Encodes in * scale; the arrays must not overlap. Fails only if topk can't allocate memory. */
+/* Encodes `in` times `scale`. The arrays must not overlap. Fails only if topk lacks memory. */
 int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
                  void *message, hvd_error *err);
 

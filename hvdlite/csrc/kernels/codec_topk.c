@@ -51,8 +51,8 @@ static void list(struct choice *c, size_t n) {
     }
 }
 
-/* Finds one more digit of `least`. *wanted: of the values whose known digits equal those of
- * `least`, how many must still be taken; the call updates it. */
+/* Finds one more digit of `least`. *wanted: how many values with the known digits of `least` must
+ * still be taken; the call updates this number. */
 static void refine(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
