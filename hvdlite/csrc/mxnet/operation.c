@@ -99,7 +99,7 @@ static void complete(struct operation *op) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    /* all operations share it, so nothing may be appended to it */
+    /* all operations share this error, so no operation may append to it */
     hvd_error *no_memory = &op->lib->no_memory;
     mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
@@ -108,8 +108,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* The last thread that uses the operation completes it, which may free it. If MXNet has dropped the
- * operation, MXNet itself raises the reason. */
+/* The last thread that uses the operation completes it; this may free the operation. If MXNet has
+ * dropped the operation, the thread only frees it, because MXNet itself raises the reason. */
 static void drop_use(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }

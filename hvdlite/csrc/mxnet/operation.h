@@ -21,7 +21,7 @@ struct hvd_mxnet {
     bool naive;
     atomic_int waiting;   /* number of collectives that are pushed but not submitted */
     struct queues queues; /* the queues of these collectives */
-    /* held around each error given to MXNet, because MXNet's list of exceptions has no lock */
+    /* held while an error is given to MXNet, because MXNet's list of exceptions has no lock */
     struct mutex reporting;
     struct mutex freeing; /* guards `freed` */
     /* a list of free blocks for operations with one collective; each block begins with a pointer to

@@ -18,9 +18,9 @@ typedef struct hvd_mxnet hvd_mxnet;
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 
-/* One collective on NDArrays. The caller may free its handles after the push. Of *tensor it uses
- * name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter; dtype,
- * shape and memory are those of the arrays. */
+/* One collective on NDArrays. The caller may free its handles after the push. Used fields of
+ * *tensor: name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter;
+ * dtype, shape and memory are those of the arrays. */
 typedef struct hvd_mxnet_work {
     void *in; /* NULL: `out` is also the input */
     void *out;
@@ -32,9 +32,10 @@ typedef struct hvd_mxnet_work {
  * that exists once per host. */
 typedef struct hvd_mxnet_held {
     void *array;
-    /* the memory in whose view the array lies, in pages of its own; NULL: none */
+    /* the memory whose view contains the array, in pages that contain nothing else; NULL: none */
     hvd_memory *memory;
-    int work; /* index of the collective that settles the view; in rising order */
+    /* index of the collective that settles the view (host_memory_settle); in rising order */
+    int work;
 } hvd_mxnet_held;
 
 /* Pushes n collectives as one operation. All are submitted together when all arrays are free, and

@@ -1,9 +1,9 @@
 /* Queues submit the collectives of one name in the order in which they were pushed.
  *
- * After MXNet has dropped an operation, it may run a later operation on the same array before it
- * deletes the dropped operation, and only the deletion reports the failure. So without queues, the
- * next step's tensor could overtake the failed tensor of the same name and be summed with the other
- * ranks' failed step: a wrong sum without an error. Any thread. */
+ * MXNet may drop an operation, then run a later operation on the same array, and only then delete
+ * the dropped operation. Only the deletion reports the failure. So without queues, the next step's
+ * tensor could overtake the failed tensor of the same name and be summed with the other ranks'
+ * failed step: a wrong sum without an error. Any thread. */
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 
