@@ -30,7 +30,7 @@ struct ahead {
     double finished;           /* time when the last batch finished */
     double rates[AHEAD_RATES]; /* rates of the last large batches, in bytes per second */
     size_t measured;           /* number of large batches so far */
-    double rate;               /* their median; 0: none */
+    double rate;               /* the median of `rates`; 0: none */
 };
 
 void ahead_free(struct ahead *a);

@@ -30,8 +30,8 @@ void coordinator_free(struct coordinator *c);
 
 /* coordinator_request, coordinator_hit and coordinator_resent take the reports of ranks. They fail
  * only if memory is short or hvdlite has a bug. After a request of kind join, no tensor waits for
- * this rank until every rank has joined. why: "", or why the request failed, which every rank's
- * error shows. */
+ * this rank until every rank has joined. why: the reason why the request failed, which every rank's
+ * error shows; "": none. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* If the cache has dropped the id, appends a RESEND to `out`: the rank must send the whole

@@ -19,7 +19,7 @@ struct coordinator {
     bool look_for_last;
     /* reason why all waiting tensors fail from now on; HVD_OK: they do not fail */
     hvd_error over;
-    uint64_t ordered;   /* how many order numbers tensors have got so far */
+    uint64_t ordered;   /* the next order number of a tensor; the first is 0 */
     struct ready ready; /* tensors that all ranks have submitted and that are not decided yet */
     struct ahead ahead;
     int *left; /* by rank: 1 for the first rank that left, 2 for the second, ...; 0: has not left */

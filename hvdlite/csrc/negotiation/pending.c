@@ -169,7 +169,7 @@ static int failure_by(const struct pending *p, int rank) {
     return p->submitted[rank] ? request_by(p, rank).failed : HVD_OK;
 }
 
-/* Names the ranks that have no memory only if no operator has failed. */
+/* If an operator has failed on some rank, does not name the ranks that only lack memory. */
 static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
     bool *failed = calloc((size_t)p->size, 1), short_of_memory = true;

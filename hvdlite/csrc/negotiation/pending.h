@@ -89,7 +89,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
 
 /* ---- waiting.c: tensors that at least one rank has not submitted ---- */
 
-/* Empty if only the first two fields, which are those of struct pending, are set. */
+/* An empty struct has only `size` and `job_ranks` (see struct pending). */
 struct waiting {
     int size;
     const int *job_ranks;

@@ -2,8 +2,8 @@
  *
  * An engine answers an ASK whatever its script is doing. So if a rank does not answer, its process
  * is stopped or swapping, or its host is lost. A waiting rank asks after a quarter of the smallest
- * limit, then again after every quarter. Time counts only while this rank runs, so that a rank that
- * was stopped itself does not blame others. Pure. */
+ * limit, then again after every quarter. Time counts only while this rank runs; otherwise a rank
+ * that was stopped would blame other ranks. Pure. */
 #ifndef HVDLITE_NEGOTIATION_WATCH_H
 #define HVDLITE_NEGOTIATION_WATCH_H
 

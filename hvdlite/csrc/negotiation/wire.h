@@ -4,7 +4,7 @@
  * message, so a damaged or foreign message causes an error and never a read outside of the message.
  *
  * From rank `rank` to the coordinator, up the tree (tree.h):
- *   - REQUEST: a tensor that is new or has changed. `id`: that of the RESEND that this request
+ *   - REQUEST: a tensor that is new or has changed. `id`: the id of the RESEND that this request
  *     answers, or 0. `instead`: the id of the tensor's old cached version, or 0
  *   - HIT: a cached tensor, by its id
  *   - HITS: a cached tensor, by its id, for the rank and all ranks below it
@@ -49,7 +49,7 @@ enum wire_type {
 /* One item, encoded or decoded. Fields that the type does not use are ignored. */
 struct wire_item {
     enum wire_type type;
-    struct request request; /* REQUEST; TENSOR and FAIL: only the name ("": the id tells it) */
+    struct request request; /* REQUEST; TENSOR and FAIL: only the name ("": find it by `id`) */
     uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: no RESEND) */
     bool whole;             /* TENSOR: includes the whole request, for ranks that have joined */
     bool direct;            /* TENSOR: the tensor has the same offset in a region on every rank */
