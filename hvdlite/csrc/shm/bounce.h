@@ -1,5 +1,4 @@
-/* Bounce buffers: memory of a sender that a receiver on the same host maps, for long data from one
- * to the other.
+/* Bounce buffers: memory of a sender for long data; a receiver on the same host maps the memory.
  *
  * The sender fills a free slot and sends the slot's number; the receiver copies the data and sends
  * a message that the slot is free. Zeroed: there is no bounce buffer. The caller owns the struct;

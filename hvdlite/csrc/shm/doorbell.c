@@ -22,7 +22,7 @@ static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ri
 
 /* The atomics are sequentially consistent, so either the ringing thread sees `asleep` or the
  * sleeping thread sees the ring. If several threads ring during one sleep, only one makes the
- * system call. A late ringing thread does not end a sleep that began after its ring. */
+ * system call. A late ringing thread does not end a sleep that began after the thread's ring. */
 void doorbell_ring(struct doorbell *doorbell) {
     unsigned ring = atomic_fetch_add(&doorbell->rings, 1), sleep = atomic_load(&doorbell->asleep);
     if (sleep && has_missed(sleep, ring) &&

@@ -2,8 +2,8 @@
  *
  * The memory contains a ring of the last operations, this rank's counters, and the last stall or
  * failure. Other processes of this user read it while the job runs; a process that has the file
- * open can read it even after the rank's SIGKILL. The file has no name, so none is left behind. A
- * text at the start of the file lists the fields and their offsets. Any thread writes. A reader
+ * open can read it even after the rank's SIGKILL. The file has no name, so no file is left behind.
+ * A text at the start of the file lists the fields and their offsets. Any thread writes. A reader
  * skips an operation if its version is odd or changes during the read. */
 #ifndef HVDLITE_SHM_FLIGHT_H
 #define HVDLITE_SHM_FLIGHT_H
@@ -35,14 +35,14 @@ struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
     uint64_t number;  /* of the tensor, in the order of submission; the first is 1 */
     uint64_t bytes;
-    /* number of its batch in the group, from 1; for a tensor in pieces, of its first batch */
+    /* number of the tensor's batch in the group, from 1; a tensor in pieces: of the first batch */
     uint64_t batch;
     double submitted, agreed, started, ended;
     uint16_t fused; /* number of tensors in that batch */
     int16_t group;  /* number of the group, equal on the group's ranks; 0: all ranks */
     uint8_t phase, kind, dtype;
     uint8_t waited;         /* 1: the caller only waited for the operation and did nothing else */
-    char name[FLIGHT_NAME]; /* the name; of a longer name the end */
+    char name[FLIGHT_NAME]; /* the name, or its last characters if it is longer */
 };
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
@@ -117,15 +117,15 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
  * failure. core/agent_protocol.py has the same values, because agents do not load this library. */
 enum {
     HVD_BLAME = '?',
-    HVD_BLAME_STALLED = 1, /* they did not submit a tensor */
-    HVD_BLAME_SILENT       /* they are dead or silent */
+    HVD_BLAME_STALLED = 1, /* the ranks did not submit a tensor */
+    HVD_BLAME_SILENT       /* the ranks are dead or silent */
 };
 /* cdef end */
 
 /* Records a stall or the failure that ends the job, and rings the bell. */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME, how (0: in another way
- * than the two above), the number of these ranks, and the first ones. */
+/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME, one of the two values
+ * above (0: another cause), the number of these ranks, and the first of them. */
 void flight_blame(struct flight *f, const hvd_error *error);
 /* Sets the file to which each trouble writes `word`. -1: no file. The caller closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);

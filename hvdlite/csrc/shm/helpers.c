@@ -14,11 +14,12 @@
 enum {
     /* All these numbers are chosen, not measured.
      *
-     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. Without
-     * HVDLITE_THREADS_BYTES smaller collectives have no helpers, which need time to wake up. */
+     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. Smaller
+     * collectives have no helpers, because helpers need time to wake up; but HVDLITE_THREADS_BYTES
+     * may set a smaller limit. */
     SMALLEST = 128 << 10,
     LARGEST = 4 << 20,
-    TIMES = 5,         /* number of copies with helpers, and of copies without, of a size */
+    TIMES = 5,         /* for each size: number of copies with helpers, and of copies without */
     LOOKS = 16,        /* read the clock only at every LOOKS-th check */
     PATIENCE = 10000,  /* number of checks for the end of helpers' parts before the first yield */
     MOST_UNCALLED = 64 /* the most calls in a row that do not wake late helpers */
@@ -189,8 +190,8 @@ static void copy_part(const void *arg, int part, int parts) {
 }
 
 /* Returns the seconds of a copy. A copy with helpers wakes them up, as a collective does, also if
- * they were late for earlier copies. After it, helpers stop spinning as soon as `open` is false, so
- * they can still be on their way to sleep when a copy without helpers begins. */
+ * they were late for earlier copies. After the copy, helpers stop spinning as soon as `open` is
+ * false, so they may not sleep yet when a copy without helpers begins. */
 static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
     h->in_vain = h->uncalled = 0;
     double begin = clock_now();
@@ -218,8 +219,8 @@ static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
 }
 
 void helpers_measure(struct helpers *h) {
-    /* malloc would take the freed memory as a sign to serve later large arrays from the heap, where
-     * a sum of 8 MiB took 1.2 times as long. */
+    /* Does not call malloc: after the free, malloc would serve later large arrays from the heap,
+     * where a sum of 8 MiB took 1.2 times as long. */
     hvd_error ignored;
     void *memory;
     int fd;

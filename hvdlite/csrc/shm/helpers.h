@@ -25,10 +25,10 @@ typedef void helpers_work(const void *arg, int part, int parts);
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no engine uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
-/* Starts the helpers and measures from how many bytes on they make a copy faster, unless
- * helpers_new got that number. Call it on all ranks of the host at the same time: then helpers that
- * would take the cores of other ranks are not faster. Call it before any engine uses the helpers.
- * NULL does nothing. */
+/* Unless helpers_new got `least`: starts the helpers and measures from which size on a copy with
+ * helpers is faster. Call it on all ranks of the host at the same time: then a copy with helpers is
+ * slow if they take cores of other ranks. Call it before any engine uses the helpers. NULL does
+ * nothing. */
 void helpers_measure(struct helpers *h);
 int helpers_threads(const struct helpers *h); /* returns 1 for NULL */
 

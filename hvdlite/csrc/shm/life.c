@@ -36,7 +36,7 @@ struct life_card life_card_of_this_process(void) {
 
 /* Seconds between the end of a process and its report. Meanwhile the process's last messages
  * arrive, and may say that the rank has left. A host with more runnable threads than cores delivers
- * them within a few time slices, of some ms each. Both numbers are chosen, not measured. */
+ * the messages within a few time slices of some ms. Both numbers are chosen, not measured. */
 static const double GRACE = 20e-3;
 /* The most delays in a row, if in each of them another process ends. */
 enum { GRACES = 10 };
@@ -57,8 +57,9 @@ static struct process *lowest_ended(const struct life *l) {
     return lowest;
 }
 
-/* Reports all processes that have ended, the lowest rank first. Then all ranks of the host name the
- * same rank if several ranks die within the delay, although they notice the deaths in any order. */
+/* Reports all processes that have ended, the lowest rank first. If several ranks die within the
+ * delay, all ranks of the host then name the same rank, although they notice the deaths in any
+ * order. */
 static bool end(void *arg, int file) {
     const struct process *first = arg;
     (void)file;

@@ -1,10 +1,10 @@
-/* Loans: memory of one process from which another process of the same user and host copies.
+/* Loans: the borrower copies memory of another process, the lender, of the same user and host.
  *
  * The kernel copies the data directly (process_vm_readv). A loan names the lender by its process
- * id. The loan has a cookie, a random number in the lender's memory, because the id may mean
- * another process to the borrower (containers with separate process ids). The lender must keep the
- * memory as it is until the borrower has reported the end; a borrower that gets no answer to this
- * report must not use the copy. Any thread. */
+ * id. In containers with separate process ids, the id may belong to another process, so a loan also
+ * has a cookie: a random number in the lender's memory. The lender must not change the memory until
+ * the borrower has reported the end; a borrower that gets no answer to this report must not use the
+ * copy. Any thread. */
 #ifndef HVDLITE_SHM_LOAN_H
 #define HVDLITE_SHM_LOAN_H
 

@@ -33,8 +33,8 @@ void regions_free(struct regions *t); /* does not free the regions */
 void regions_add(struct regions *t, struct region *region);
 void regions_remove(struct regions *t, struct region *region);
 
-/* Returns the region of which this rank's part contains [memory, memory + bytes), and the offset.
- * NULL: none does. */
+/* Finds the region in which this rank's part contains [memory, memory + bytes). *offset: offset of
+ * the memory in the part. NULL: no such region. */
 const struct region *regions_find(struct regions *t, const void *memory, size_t bytes,
                                   int64_t *offset);
 

@@ -42,14 +42,14 @@ void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all p
  * mappings. Writes through `shared` reach all processes. `view` shows the same bytes, but a page of
  * the view that this process writes becomes private. So a library that rewrites its inputs in
  * place, such as MXNet with oneDNN's layouts, can't change what other processes read. Settling
- * drops the private pages. A page uses no memory until it is written. Then the page is on the NUMA
- * node of the process that has written it first. */
+ * drops the private pages. A page uses no memory until a process writes to the page; from then on
+ * the page is on the NUMA node of that process. */
 
 struct host_memory {
     char *shared, *view;
     size_t bytes;
     int fd;      /* file descriptor in the process that made the memory, else -1 */
-    int pagemap; /* /proc/self/pagemap, which tells which pages of the view are private */
+    int pagemap; /* /proc/self/pagemap: shows the private pages of the view */
 };
 
 int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err);

@@ -125,8 +125,8 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
     return false;
 }
 
-/* Handles a frame that began to arrive before its receive was posted, in memory of the channel:
- * copies what has arrived and directs the rest into the receive's memory. */
+/* Handles a frame that has begun to arrive in memory of the channel, because its receive was posted
+ * late: copies the bytes that have arrived and directs the rest into the receive's memory. */
 static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;

@@ -48,7 +48,7 @@ struct awaited {
     unsigned ticket; /* taken before the check for data, if transport_blocks */
 };
 
-/* Yields, naps or sleeps. If arriving data wakes this rank, it sleeps even for a short time,
+/* Yields, naps or sleeps. If arriving data wakes this rank, the rank sleeps even for a short time,
  * because a sleep also moves the data of other waits. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
     double nap = waiter_next(waiter, clock_now(), transport_policy(t), t->ops->longest_nap);

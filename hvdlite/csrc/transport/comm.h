@@ -82,7 +82,7 @@ void comm_count_window(const struct comm *comm, size_t bytes);
  *   host 0   0        2        4
  *   host 1   1        3                 comm of the host: 1 3, comm of the lane: 2 3
  *
- * The layout is made once, from the lowest rank of each rank's host. Every rank must know these. */
+ * The layout is made once. Every rank needs to know the lowest rank of each rank's host. */
 
 struct layout {
     int hosts; /* number of hosts; hosts are in the order of their lowest ranks */

@@ -103,8 +103,8 @@ void link_close(struct link *l) {
 /* ---- errors ---- */
 
 /* Notes why a call failed. Sets *ready to false if the socket was not ready; sets *over if this
- * direction is closed for good. In the latter case, either the peer has ended, which reading will
- * report, or the error is on this rank's side. */
+ * direction is closed for good. It is closed because the peer has ended (reading reports this), or
+ * because of an error on this rank's side. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};

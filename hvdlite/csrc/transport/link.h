@@ -72,9 +72,9 @@ struct link {
     char ahead[LINK_AHEAD];
 };
 
-/* The owner's functions. `begin` sets l->into to memory of head.bytes and returns true; if it
- * returns false, the link stops reading until the next pull. `sent`: the frame, which the link does
- * not own, has been sent. */
+/* The owner's functions. `begin` sets l->into to memory of head.bytes and returns true; if `begin`
+ * returns false, the link stops reading until the next pull. `sent`: a frame that the link does not
+ * own has been sent. */
 struct link_owner {
     bool (*begin)(void *arg, struct link *l);
     void (*arrived)(void *arg, struct link *l);

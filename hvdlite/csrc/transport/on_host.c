@@ -33,9 +33,9 @@ static int compare(struct transport *t, struct mapped own, bool *all_mapped, hvd
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that their leader makes, or none of them does. In the group
- * of all ranks each rank allocates its pages immediately; other groups may be numerous and rarely
- * used, so they allocate pages when they first use them. */
+/* All ranks of the host map the memory that their leader makes, or no rank does. In the group of
+ * all ranks each rank allocates its pages immediately. Other groups may be numerous and rarely
+ * used, so their ranks allocate a page at its first use. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;

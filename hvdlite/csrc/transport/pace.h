@@ -42,7 +42,7 @@ struct cost {
     double first; /* per byte of the first segment */
     double next;  /* per byte of the following segments, up to COST_FEW */
     double beta;  /* per byte of all later segments */
-    /* for each further message of a long stream: a fraction of the cost of a whole segment */
+    /* 0 .. 1: the part of a full segment's cost that a shorter segment of a long stream also has */
     double message;
     /* factor >= 1 for the bytes of algorithms with few steps, which send to distant ranks, add and
      * copy */

@@ -13,8 +13,9 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
     return t->ops->receive(t, message, err);
 }
 
-/* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. MPI is polled so
- * often only while a tensor waits. If a nudge is lost, the end of the sleep finds the message. */
+/* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. The engine polls
+ * so often only while a tensor waits. If a nudge is lost, the poll after the sleep finds the
+ * message. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* seconds: idle, with pending tensors */
                                                      [WAKES_POLL] = {10e-3, POLL},

@@ -35,9 +35,9 @@ struct transport_config {
 
 struct transport_ops {
     const char *name; /* appears in texts for the user */
-    /* longest nap, in seconds, of a wait for data that arriving data does not end */
+    /* longest nap, in seconds, in a wait for data if arriving data ends no nap */
     double longest_nap;
-    bool nudged;   /* its messages wake no rank, so nudges must */
+    bool nudged;   /* messages wake no rank, so each message needs a nudge */
     double linger; /* seconds for which transport_linger calls the transport */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
@@ -119,8 +119,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 /* Writes "rank 2 (process 4711 on host n7)". */
 enum { TRANSPORT_WHO = 160 };
 void transport_who(const struct transport *t, int rank, char who[TRANSPORT_WHO]);
-/* Adds the rank to the ranks that caused the error, which must be set already; returns the error's
- * code. */
+/* Adds the rank to the ranks that caused an error. The error must be set already; returns the
+ * error's code. */
 int transport_blame(const struct transport *t, int rank, hvd_error *err);
 /* Fills in process and host of the first rank that the error blames, if that rank is in this
  * transport. */

@@ -180,7 +180,7 @@ struct local_hub *local_hub_new(int size, int per_host) {
     return hub;
 }
 
-/* Gives the ranks of a comm a window, whose memory its rank 0 frees. */
+/* Gives the ranks of a comm a window. The comm's rank 0 frees the window's memory. */
 static bool share(struct local_hub *hub, const struct comm *host) {
     size_t bytes = window_bytes(host->size);
     void *memory = aligned_alloc(alignof(struct window_rank), bytes);

@@ -31,8 +31,8 @@ struct mpi_transport {
 
 static struct mpi_transport *self(struct transport *t) { return (struct mpi_transport *)t; }
 
-/* Turns an MPI error code into an error. `call`: source text of the call, of which the error shows
- * the function's name. t: NULL if the call does not concern `peer`. */
+/* Turns an MPI error code into an error. `call`: source text of the call; the error shows the name
+ * of the called function. t: NULL if the call does not concern `peer`. */
 static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";

@@ -9,8 +9,8 @@
 /* ---- ranks as MPI processes: transport_mpi.c, the only file that calls MPI ----
  *
  * It is a separate library, one for each MPI, because the core is loaded without MPI and gets
- * transport_mpi_open as an argument. Code of the lower layers that transport_mpi.c uses is in both
- * libraries; those layers keep all state in a transport.
+ * transport_mpi_open as an argument. Both libraries contain the code of the lower layers that
+ * transport_mpi.c uses; this is safe because these layers keep all state in a transport.
  *
  * Uses only standard MPI-3. It duplicates the given communicator, so its messages never mix with
  * the program's. MPI must be initialized with MPI_THREAD_MULTIPLE, as mpi4py does; SERIALIZED is

@@ -42,8 +42,8 @@ bool wait_is_crowded(struct wait_policy policy, double now) {
 }
 
 /* If one yield takes longer than all yields of a wait may take, a computing thread has used the
- * core for a time slice. The kernel lets a thread that wakes up from a sleep interrupt a computing
- * thread, but not a thread that has yielded. */
+ * core for a time slice. Then waits sleep instead of yielding, because a thread that wakes up from
+ * a sleep may interrupt a computing thread, and a thread that has yielded may not. */
 static void yield_core(struct waiter *w) {
     clock_yield();
     if (!w->policy.crowd) return;
