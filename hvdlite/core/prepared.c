@@ -14,7 +14,7 @@ static bool put(PyObject **place, PyObject *object) {
     return (*place = object);
 }
 
-/* setup(names): stores the objects of a dict with some of the names of BY_NAME. */
+/* setup(names): stores the values of a dict; its keys are some of the names of BY_NAME. */
 static PyObject *setup(PyObject *module, PyObject *names) {
     struct state *s = state_of(module);
     Py_ssize_t known = 0;
@@ -42,7 +42,7 @@ static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
 }
 
 /* Returns an idle handle: a pair of its address and the object that owns it. Makes a new handle if
- * none is idle: other threads use them, or Ctrl-C has interrupted the threads that used them. */
+ * none is idle: other threads may use all handles, or Ctrl-C may have interrupted such threads. */
 static PyObject *take_handle(const struct state *s, PyObject *prepared, PyObject *idle) {
     PyObject *handle = prepared_call0(idle, s->pop);
     if (handle || !PyErr_ExceptionMatches(PyExc_IndexError)) return handle;

@@ -41,7 +41,7 @@ static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
 }
 
 /* ---- ending ---- */
-/* Waits for the collectives in turn, some seconds for each. False: one has not ended. */
+/* Waits for the collectives in turn, for each at most `seconds`. False: one has not ended. */
 static bool all_ended(struct call *c, double seconds) {
     for (; c->done < c->count; c->done++) {
         hvd_error err = {0};
@@ -83,7 +83,7 @@ static void *complete(void *call) {
 struct attributes { ATTRIBUTES(MEMBER) };
 /* clang-format on */
 
-/* Returns the values of attribute `i`. NULL: it has another name, type or size. */
+/* Returns the values of attribute `i`. NULL: this attribute has another name, type or size. */
 static const void *values_of(const XLA_FFI_Attrs *attrs, int64_t i, const char *name,
                              XLA_FFI_DataType dtype, int64_t size) {
     if (i >= attrs->size || attrs->names[i]->len != strlen(name)) return NULL;
@@ -94,7 +94,8 @@ static const void *values_of(const XLA_FFI_Attrs *attrs, int64_t i, const char *
     return (int64_t)array->size == size ? array->data : NULL;
 }
 
-/* Returns false if the attributes are others: another version of hvdlite exported the program. */
+/* Returns false if the attributes differ from ATTRIBUTES, because another version of hvdlite has
+ * exported the program. */
 static bool read_attributes(struct attributes *to, const XLA_FFI_Attrs *attrs, int64_t count) {
     int64_t i = 0;
 #define READ(name, type, dtype, size)                                                              \

@@ -32,8 +32,8 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
     return jax.core.hvd_plan(&mine, err);
 }
 
-/* Number of entries in which a tensor's plan may be. Each call searches them; fewer entries would
- * replace plans that are still in use by the program. Chosen, not measured. */
+/* Number of entries that may have a tensor's plan; each call searches these entries. With fewer
+ * entries, a call would replace plans that the program still uses. Chosen, not measured. */
 enum { NEAR = 8 };
 
 /* Finds a plan that no call is using, or makes one. NULL: failure. */

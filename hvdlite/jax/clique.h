@@ -25,10 +25,10 @@ struct plan {
 enum { PLANS = 256 };
 
 struct clique {
-    atomic_int group; /* its group in the core; < 0: none yet */
+    atomic_int group; /* the clique's group in the core; < 0: none yet */
     int rank, size;
-    int color;      /* color of its split */
-    char name[200]; /* prefix of its tensors: "jax.0,1,2" */
+    int color;      /* color of the clique's split */
+    char name[200]; /* prefix of the tensors' names: "jax.0,1,2" */
     struct plan plans[PLANS];
     int steps; /* how many steps of the present all_to_all have been called */
     /* by rank of the clique: where the all_to_all's part for that rank is, and where the part from
@@ -48,7 +48,8 @@ struct clique {
  * functions: calls.c is another library, compiled later, which must not rely on this struct. */
 extern struct jax {
     struct core core;
-    struct clique *_Atomic next; /* announced; NULL: none, or XLA has made its communicator */
+    /* the announced clique; NULL: none is announced, or XLA has made the clique's communicator */
+    struct clique *_Atomic next;
     struct clique world;         /* all ranks of the job; size 0: not begun; its collectives fail */
 } jax;
 
@@ -56,12 +57,12 @@ extern struct jax {
 extern _Thread_local char clique_failure[1024];
 int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Starts a collective, or a message to or from `root` (a rank of the clique), and waits some
- * seconds for its end; < 0: not at all. NULL: failure. */
+/* Starts a collective, or a message to or from `root` (a rank of the clique). Then waits for its
+ * end, at most `seconds`; does not wait if `seconds` < 0. NULL: failure. */
 struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double seconds);
 /* Waits for the end. Returns 0, or another value after a failure. */
 int clique_end(struct plan *started);
-/* Does both. */
+/* Calls clique_start, then clique_end. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
 
 /* cdef begin */

@@ -1,8 +1,8 @@
 /* The part of MPI that XLA's CPU collectives call, implemented with hvdlite's core.
  *
- * Every jaxlib contains MPItrampoline, which loads the library that MPITRAMPOLINE_LIB names and
- * looks up all names of mpi_abi.h in it. This library starts no ranks: Python passes the functions
- * of the core that it has loaded (hvdlite_jax_begin). XLA passes counts as int. */
+ * Every jaxlib contains MPItrampoline. MPItrampoline loads this library, if MPITRAMPOLINE_LIB has
+ * its path, and looks up all names of mpi_abi.h. This library starts no ranks: Python passes the
+ * functions of the loaded core (hvdlite_jax_begin). XLA passes counts as int. */
 #include "clique.h"
 
 #include <stdio.h>
@@ -167,7 +167,8 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
 
 /* Exchanges parts of equal size with all other ranks.
  *
- * dtype: a type of one byte, which tells ppermute's exchanges from all_to_all's. */
+ * dtype: a one-byte type; ppermute and all_to_all use different types, so that the core refuses a
+ * ppermute on one rank and an all_to_all on another. */
 static int exchange(int dtype, int64_t part, struct clique *c) {
     const int64_t n = c->size;
     hvd_tensor t =

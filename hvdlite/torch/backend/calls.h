@@ -83,7 +83,7 @@ class Calls : public c10::intrusive_ptr_target {
     }
 
     // ---- tensors of the core ----
-    // Records that a call with this name begins. Returns true if no other call with it is running.
+    // Records that a call with this name begins. Returns true if no other call of this name runs.
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 

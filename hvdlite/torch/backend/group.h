@@ -17,7 +17,7 @@ namespace hvdlite {
 
 using namespace c10d;
 
-// Names of the events of a call in a profile: by default, and of groups that stand in for Gloo's.
+// A call's two names in a profile: the default name, and the name after as_gloo().
 #define EVENT(NAME) "hvdlite:" NAME "\0gloo:" NAME
 
 class Group : public Backend {

@@ -3,8 +3,8 @@
 //
 // The engine's thread touches no PyTorch tensor and no Python object. It only tells the keeper
 // (keeper.h) when the core is done. The first thread that finds the core done, a waiting thread or
-// a thread of the keeper, ends the operation: it copies results to the caller's tensors and
-// releases the memory. It holds no lock meanwhile, because releasing the last reference to a
+// a thread of the keeper, ends the operation: this thread copies results to the caller's tensors
+// and releases the memory. It holds no lock meanwhile, because releasing the last reference to a
 // tensor may need Python's lock.
 #pragma once
 
