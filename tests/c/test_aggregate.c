@@ -1,5 +1,5 @@
-/* The tree: decisions reach every rank once, and no rank sends many. Aggregates: ranks combine
- * reports on the way up, and the coordinator gets each report once and in time. */
+/* The tree: decisions reach every rank once, and no rank sends many messages. Aggregates: ranks
+ * combine reports on the way up, and the coordinator gets each report once and in time. */
 #include "check.h"
 
 #include "negotiation/aggregate.h"
@@ -181,7 +181,7 @@ JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
     CHECK(!job->aggregates[2].newest);
 }
 
-/* The host of rank 17 is below the host of rank 1, which is one of the 16 below rank 0. */
+/* The host of rank 17 is below the host of rank 1. Rank 0 has 16 hosts directly below its own. */
 TEST(test_two_leaders_pass_on_requests_without_those_of_a_late_rank) {
     static struct job job;
     int host_of[MOST];

@@ -180,9 +180,9 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Between hosts "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit). Beyond that,
- * "scattered" is chosen, which sends (p - 1) / p of the words and of one byte for each value. On
- * one host "scattered" is chosen for 3 or more ranks and 8 KiB of words or more. */
+/* Between hosts "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit), "scattered" for more
+ * ranks. "scattered" sends (p - 1) / p of the words and of one byte for each value. On one host
+ * "scattered" is chosen for 3 or more ranks and 8 KiB of words or more. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},

@@ -3,7 +3,7 @@
  * hosts. */
 #include "coll_case.h"
 
-/* An odd number that 3 does not divide, so that each scaling meets each shape of run_kind. */
+/* The number of rows is odd and no multiple of 3, so each scaling meets each shape of run_kind. */
 static const struct scaling SCALINGS[] = {
     OPS(UNSCALED){HVD_SUM, 0.5, 1}, {HVD_AVERAGE, 0.5, 4}, {HVD_MAX, 2, -0.5}, {HVD_MIN, 2, -0.5},
     {HVD_PRODUCT, 2, 0.25},         {HVD_SUM, 2, 0.25},    {HVD_AVERAGE, 1, 2}};
@@ -14,7 +14,7 @@ static bool has_parts(hvd_kind kind) { return kind == HVD_ALLGATHER || kind == H
 
 /* Returns how many units rank `from` sends to rank `to`: the same number to each rank, none, some
  * to itself, some to one rank, some from one rank, uneven numbers, one long part. In an allgather a
- * rank contributes what it would send to the last rank. */
+ * rank contributes as many units as it would send to the last rank. */
 enum { SHAPES = 7, LONG = 40 };
 
 static size_t units(int shape, int ranks, int from, int to) {

@@ -27,7 +27,7 @@ static void fill_random(const struct teams_case *c, char *data, int rank) {
     }
 }
 
-/* Two tensors, of which the second one has its result in other memory. */
+/* Sums two tensors; the second tensor's result goes to other memory. */
 static void sum(const struct comm *comm, const struct teams_case *c, coll_function *run,
                 char *out) {
     size_t element = dtype_size(c->dtype), bytes = c->values * element,

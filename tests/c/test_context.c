@@ -72,7 +72,7 @@ TEST(test_a_process_ends_at_its_limit) {
     CHECK_INT(end_of_child(3600, true), 3);
 }
 
-/* The parent holds the lock of the kept failures at the fork, as another thread of it might. */
+/* At the fork, the parent holds the lock of the kept failures, as any thread of a parent might. */
 TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
     hvd_error error = {.code = HVD_RANK_DEAD, .text = "rank 3 is dead"}, kept;
     int status = 1;

@@ -103,7 +103,8 @@ SCENE(test_a_rank_says_why_it_has_no_data, config_of(3)) {
     CHECK_INT(s->got[0].item.error.nblamed, 2);
 }
 
-/* The user can look up the operator's own error, so the text names only that rank. */
+/* The text names only the rank whose operator failed, because the user can look up this operator's
+ * error. */
 SCENE(test_ranks_without_memory_are_not_named_beside_a_failed_operator, config_of(3)) {
     struct request r[3] = {request_of("a", 3), request_of("a", 3), request_of("a", 3)};
     r[1].failed = HVD_FAILED;

@@ -150,8 +150,8 @@ TEST(test_a_rank_without_data_fails_the_tensor_on_every_rank) {
     }
 }
 
-/* Rank 1 never submits; later it submits alone. */
-/* long compared with usual delays */
+/* In the first round all ranks except rank 1 submit, in the second round only rank 1. The limit is
+ * long compared with usual delays. */
 ENGINES_BY(stall_main, arg, config.options.stall_failure = 3) {
     struct work w;
     for (int round = 0; round < 2; round++) {

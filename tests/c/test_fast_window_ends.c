@@ -115,6 +115,6 @@ TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
     in_its_chunk(killed_main);
 }
 
-/* Once no rank asked whether the stopped rank lives, because no tensor was in the engine: the other
- * ranks waited for ever, without an error. */
+/* Engines once asked ranks for signs of life only if a tensor was in the engine. In a round of the
+ * fast path no tensor is there, so the other ranks waited for ever, without an error. */
 TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }

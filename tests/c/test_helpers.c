@@ -81,8 +81,8 @@ static bool uses_helpers(size_t bytes) {
     return parts > 1;
 }
 
-/* Two threads on one core copy no faster than one, except by chance or on a busy core, of which
- * they may get a larger share. So one measurement of TIMES must find it out. */
+/* Two threads on one core copy no faster than one thread, except by chance, or if two threads get
+ * a larger share of a busy core. So at least one of TIMES measurements must choose no helpers. */
 static void *use_one_core(void *arg) {
     enum { TIMES = 50 };
     cpu_set_t all, one;

@@ -212,7 +212,7 @@ static struct {
     float data[TASKS_MOST][MANY];
 } host;
 
-/* Clears the slots, because the previous run wrote the same values that this run will write. */
+/* Clears the slots, because the previous run has left the values that this run will write. */
 static void open_rank(struct window_rank *rank) {
     size_t bytes = host.values * sizeof(float);
     for (int f = 0; f < WINDOW_FLAGS; f++)

@@ -61,7 +61,7 @@ static struct clique *announce(void) {
     return hvdlite_jax_announce("jax.2,0", (const int[]){2, 0}, 2, 1, 7);
 }
 
-/* Announces the communicator of ranks 2 and 0, in which this rank (0) is the second. */
+/* Announces the communicator of ranks 2 and 0, in this order; this rank is 0 of the job. */
 static struct clique *announced(void) {
     struct clique *c = NULL;
     hvdlite_jax_begin(find, 0, 3);

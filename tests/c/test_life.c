@@ -138,7 +138,6 @@ TEST(test_each_death_is_reported_after_the_delay) {
     mutex_destroy(&times.all.mutex);
 }
 
-/* The error says that the process is not watched. */
 TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
     struct rlimit old, none;
     struct life *l = NULL;

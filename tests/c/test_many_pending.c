@@ -180,7 +180,7 @@ static void failed(void *arg, const hvd_error *error) {
     free(arg);
 }
 
-/* An operator that fails submits one name again and again. */
+/* Failed tensors of one name queue behind each other. */
 static void behind_each_other(size_t n) {
     struct tensors *t = tensors_new();
     bool held;

@@ -64,7 +64,7 @@ ENGINES_TEST(test_a_receive_from_any_rank_takes_the_first_sender, ranks_run, 2, 
     }
 }
 
-/* What the receiver expects, which rank is late, and what the error says about both. */
+/* What the receiver expects, which rank submits late, and the expected error text. */
 struct mismatch {
     hvd_dtype dtype;
     size_t bytes[2];

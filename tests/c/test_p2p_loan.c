@@ -71,8 +71,8 @@ TEST(test_long_data_is_read_from_the_senders_memory_if_the_kernel_allows_it) {
     }
 }
 
-/* The offer is there before the receive, and no thread waits for the receive. Once, the next step
- * began only when the receiver's thread looked for messages again, after up to 0.5 s. */
+/* The offer arrives before the receive, and no thread waits for the receive. The engine's next step
+ * once began only when its thread looked for messages again, after up to 0.5 s. */
 ENGINES(unwaited_main, arg) {
     double least = PATIENCE;
     for (int i = 0; i < 5; i++) {
@@ -121,7 +121,7 @@ TEST(test_a_receive_fails_if_the_send_fails_during_the_read) {
     ranks_run_on_window(2, hold, NULL);
 }
 
-/* What a sender without an engine offers, what the receiver must ask, and a wrong answer. */
+/* What a sender without an engine offers, which question the receiver must send, a wrong answer. */
 struct wrong {
     bool other_cookie, no_cookie;
     enum p2p_type asked, answer;

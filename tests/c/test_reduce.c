@@ -22,8 +22,8 @@ static const struct scaling SCALINGS[] = {OPS(UNSCALED){HVD_SUM, 0.5, 1},
                                           {HVD_PRODUCT, 1, -0.5}};
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* Returns false for scalings that request_check refuses, and for 16-bit ties that depend on how a
- * factor is rounded. */
+/* Returns false for scalings that request_check refuses. Also for scalings that give 16-bit floats
+ * ties: these results depend on the rounding of a factor. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
     if (dtype == HVD_UINT64 && how.prescale < 0) return false;
@@ -189,7 +189,7 @@ TEST(test_uint64_above_the_limit_of_int64_is_compared_and_scaled) {
     CHECK(scaled(high, NAN, 1) == 0 && scaled(low, -1, 1) == (uint64_t)-5);
 }
 
-/* Every byte other than 0 is true, even if an algorithm combines unconverted bytes. */
+/* Every byte other than 0 means true, even if bytes are combined without being widened first. */
 static void check_truth(int op, const uint8_t *expected) {
     static const uint8_t A[] = {0, 1, 0, 1, 2, 0, 128, 255}, B[] = {0, 0, 1, 1, 0, 4, 64, 255};
     const struct reduce_kernels *k = reduce_kernels(HVD_BOOL, (hvd_op)op);

@@ -1,6 +1,5 @@
-/* Memory that the ranks of one host map: parts, each of which one rank makes and the other ranks
- * attach; and memory that exists once, with views whose pages become private when a process writes
- * to them. */
+/* Memory that the ranks of one host map. Parts: each rank makes one part and attaches the other
+ * parts. Memory that exists once: a page of a view becomes private when a process writes to it. */
 #define _DEFAULT_SOURCE /* mincore */
 #include "check.h"
 
@@ -43,8 +42,8 @@ static void release_from(struct part parts[N], int first) {
     for (int i = first; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
 }
 
-/* Bytes that a rank writes to any part, before or after attaching, are seen by all ranks at the
- * same offset. */
+/* All ranks see the bytes that a rank writes to any part, before or after attaching, at the same
+ * offset. */
 TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     struct part parts[N];
     if (!reserve_all(parts)) return;
@@ -92,8 +91,8 @@ TEST(test_an_address_that_leads_to_another_file_is_refused) {
     for (int i = 0; i < 2; i++) close(fds[i]);
 }
 
-/* If a closed descriptor's number were kept, it would be closed again when another file has that
- * number. */
+/* A refused call must not keep the number of its closed descriptor: a later close would close
+ * another file that has got this number. */
 TEST(test_refused_memory_leaves_no_file) {
     struct rlimit old, small = {.rlim_cur = BYTES / 2};
     int fd = -2;
@@ -156,8 +155,8 @@ static long pages_of_address_space(void) {
     return pages;
 }
 
-/* The address space after memory of an odd size, such as a flight recorder, once stayed reserved: 2
- * MB for each init(). */
+/* If the size was not a multiple of a page, as for a flight recorder, freeing once left address
+ * space reserved: 2 MB for each init(). */
 TEST(test_memory_of_an_odd_size_is_freed_whole) {
     enum { ODD = 5000, TIMES = 200 };
     char address[SHMEM_ADDRESS];

@@ -246,8 +246,8 @@ static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     close_own(ranks, rank, false);
 }
 
-/* When this thread has unmapped memory, this transport immediately looks at its streams, as the
- * engine of another group might. */
+/* If set: after each munmap of this thread, this transport looks at its streams, as the engine of
+ * another group might. */
 static _Thread_local struct transport *looks;
 
 int munmap(void *memory, size_t bytes) {

@@ -1,5 +1,5 @@
 /* Update rules: the same bits as a plain loop, for any beginning and end of the range. float16 and
- * bfloat16 compared with slow arithmetic in double, which uses only three numbers of each
+ * bfloat16: the same values as slow arithmetic in double, from three numbers that define the
  * format. */
 #include "check.h"
 
