@@ -150,7 +150,7 @@ DOORS = [  # effect, pattern of its use, the only files that may use it
     ("epoll", r"\bepoll_\w+\(", {"transport/net.c"}),
     ("futexes", r"\bSYS_futex\b|\bFUTEX_", {"shm/doorbell.c"}),
     ("shared memory", r"\bshm_(?:open|unlink)\(|\bmmap\(", {"shm/shmem.c"}),
-    ("memory of other processes", r"\bprocess_vm_\w+\(", {"shm/loan.c"}),
+    ("memory of other processes", r"\bprocess_vm_\w+\(", {"shm/near.c"}),
     ("the loader", r"\bdlopen\b|\bdlsym\b", {"mxnet/api.c"}),
     ("the console", r"\b(?:printf|puts|putchar|perror|fputs)\s*\(", set()),
     ("files", r"\bfopen\b|\bfwrite\b|\bfreopen\b|\bfdopen\b", {"base/output.c"}),

@@ -8,10 +8,10 @@
  * sent. A rank that has left refuses offers and tells the ranks that wait for it.
  *
  * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
- * (shm/loan.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
+ * (shm/near.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
  * send is still under way. Only the sender's answer ends the receive, because a send that has
  * failed meanwhile no longer owns its memory. Shorter data, and memory that can't be read, goes
- * through shared memory, a bounce buffer (shm/bounce.h). */
+ * through shared memory, a bounce buffer (shm/near.h). */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 

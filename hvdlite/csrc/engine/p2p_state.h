@@ -5,8 +5,7 @@
 #define HVDLITE_ENGINE_P2P_STATE_H
 
 #include "engine/p2p.h"
-#include "shm/bounce.h"
-#include "shm/loan.h"
+#include "shm/near.h"
 
 enum {
     P2P_SHORT = 8 << 10, /* maximum bytes that are sent with the offer */

@@ -1,7 +1,11 @@
-/* What a job shows to its user: counters, the flight recorder and the timeline. */
+/* What a job shows to its user: counters, the flight recorder, the timeline and kept errors. */
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "hvd.h"
 
 #include "job/context.h"
+
+#include <stdio.h>
+#include <string.h>
 
 const char *hvd_algorithm(void) {
     if (context_enter(NULL)) return NULL;
@@ -67,4 +71,28 @@ int hvd_timeline_stop(hvd_error *err) {
     int code = timeline_stop(&context_job()->timeline, err);
     context_leave();
     return code;
+}
+
+/* ---- kept errors ----
+ *
+ * A framework raises a collective's error as its own exception, which has only the error's text.
+ * The number at the end of the text leads back to the error. */
+
+void hvd_keep_failure(hvd_error *err) {
+    enum { MOST = sizeof " [hvdlite error 18446744073709551615]" };
+    struct failures *f = context_lock_failures();
+    uint64_t number = ++f->count;
+    f->last[number % FAILURES_KEPT] = *err;
+    context_unlock_failures();
+    size_t used = strnlen(err->text, sizeof err->text - MOST);
+    while (used && (err->text[used] & 0xC0) == 0x80) used--; /* do not cut a character */
+    snprintf(err->text + used, MOST, " [hvdlite error %llu]", (unsigned long long)number);
+}
+
+bool hvd_kept_failure(uint64_t number, hvd_error *out) {
+    const struct failures *f = context_lock_failures();
+    bool kept = number && number <= f->count && f->count - number < FAILURES_KEPT;
+    if (kept) *out = f->last[number % FAILURES_KEPT];
+    context_unlock_failures();
+    return kept;
 }

@@ -1,0 +1,63 @@
+/* Long data that one rank sends to another rank of its host: a loan, or through a bounce buffer.
+ *
+ * Loan: the borrower copies memory of another process of the same user, the lender. The kernel
+ * copies the data directly (process_vm_readv). A loan names the lender by its process id. In
+ * containers with separate process ids, the id may belong to another process, so a loan also has a
+ * cookie: a random number in the lender's memory. The lender must not change the memory until the
+ * borrower has reported the end; a borrower that gets no answer to this report must not use the
+ * copy. Any thread.
+ *
+ * Bounce buffer: memory of the sender; the receiver maps it. The sender fills a free slot and sends
+ * the slot's number; the receiver copies the data and sends a message that the slot is free. The
+ * caller owns the struct; one thread at a time. */
+#ifndef HVDLITE_SHM_NEAR_H
+#define HVDLITE_SHM_NEAR_H
+
+#include "shm/shmem.h"
+
+/* ---- loans ---- */
+
+struct loan {
+    int64_t pid;
+    uint64_t memory, cookie_at; /* addresses in the lender */
+    uint64_t cookie;
+};
+
+/* Returns a random cookie; 0: no loan with this cookie can be read. */
+uint64_t loan_cookie(void);
+/* cookie: from loan_cookie; it must exist as long as the loan. */
+struct loan loan_of(const void *memory, const uint64_t *cookie);
+
+enum loan_end {
+    LOAN_READ,
+    LOAN_FAILED,   /* this part of the memory can't be read */
+    LOAN_FORBIDDEN /* no memory of the lender can be read */
+};
+
+/* Copies bytes of the loan to `to`. Unless it returns LOAN_READ, `to` has undefined contents. */
+enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t bytes);
+
+/* ---- bounce buffers ---- */
+
+enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
+
+/* Zeroed: there is no bounce buffer. */
+struct bounce {
+    char *memory;  /* NULL: no bounce buffer */
+    int file;      /* descriptor of the memory in the sender; 0: none */
+    bool failed;   /* memory was short: do not try to make a bounce buffer again */
+    unsigned busy; /* in the sender: one bit for each slot in use */
+};
+
+/* The sender makes the bounce buffer and gets its address; "": none. The receiver maps the bounce
+ * buffer; returns false if that fails. Then data must go in messages. */
+void bounce_make(struct bounce *b, char address[SHMEM_ADDRESS]);
+bool bounce_map(struct bounce *b, const char *address);
+void bounce_close(struct bounce *b);
+
+int bounce_take(struct bounce *b); /* takes a free slot; -1: no slot is free */
+static inline char *bounce_slot(const struct bounce *b, int slot) {
+    return b->memory + (size_t)slot * BOUNCE_SLOT;
+}
+
+#endif
