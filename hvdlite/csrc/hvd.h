@@ -67,7 +67,7 @@ typedef struct hvd_tensor {
      * between calls. As large as `in`; zeroed before the first call; used only during a call. */
     float *residual;
     /* For an allreduce of float32 in place. Before the tensor completes, the result updates the
-     * weights, of which a host has one copy. Afterwards `out` contains the result or the input. */
+     * weights; a host has one copy of the weights. Then `out` contains the result or the input. */
     const hvd_update *update;
 } hvd_tensor;
 
@@ -158,9 +158,9 @@ void *hvd_region_memory(hvd_region *region); /* zeroed */
 /* Returns the address with which other ranks join the first `used` bytes. Moves these bytes to
  * large pages if possible. */
 void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
-/* Maps the regions of the other ranks, which must have this region's size; addresses[i] and used[i]
- * are those of local rank i. id: not 0, equal on all ranks. Call it once; after a failure nothing
- * has changed. */
+/* Maps the regions of the other ranks; all regions must have the same size. addresses[i] and
+ * used[i] are those of local rank i. id: not 0, equal on all ranks. Call it once; after a failure
+ * nothing has changed. */
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err);
 void hvd_region_close(hvd_region *region); /* no tensor of the region may be under way */
@@ -174,7 +174,7 @@ typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
 /* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
-/* Moves the memory, which must have been written, to large pages if possible. */
+/* Moves the memory to large pages if possible. Write the memory before. */
 void hvd_memory_collapse(hvd_memory *memory);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
@@ -183,11 +183,12 @@ void hvd_memory_close(hvd_memory *memory);
  * of their lowest ranks) and the number of hosts. */
 int hvd_host(int *leader, int *number, int *hosts, hvd_error *err);
 
-/* The flight recorder (shm/flight.h) is a file without a name, which begins with hvd_flight_format
- * and a semicolon. hvd_flight_file returns its descriptor; -1: no recorder. hvd_flight_describe
- * stores three values: a text that all ranks of the job share, the name of the transport between
- * hosts, and the signal that appends stacks to the file (0: none). After hvd_flight_bell, each
- * stall or failure writes `word` to the descriptor `bell`; bell = -1 ends this. */
+/* The flight recorder (shm/flight.h) is a file without a name; the file begins with
+ * hvd_flight_format and a semicolon. hvd_flight_file returns the file's descriptor; -1: no
+ * recorder. hvd_flight_describe stores three values: a text that all ranks of the job share, the
+ * name of the transport between hosts, and the signal that appends stacks to the file (0: none).
+ * After hvd_flight_bell, each stall or failure writes `word` to the descriptor `bell`; bell = -1
+ * ends this. */
 extern const char hvd_flight_format[];
 int hvd_flight_file(void);
 void hvd_flight_describe(const char *job, const char *transport, int stacks);

@@ -1,7 +1,7 @@
 /* Cliques: the ordered ranks whose devices take part in one collective of an XLA program.
  *
- * XLA asks for a communicator with Comm_split, which passes no list of members. So Python announces
- * the members first. If nobody announced a split, its collectives fail. Before a program
+ * XLA asks for a communicator with Comm_split. Comm_split passes no list of members, so Python
+ * announces the members first. If nobody announced a split, its collectives fail. Before a program
  * runs, Python opens groups of the core for the program's cliques. XLA calls from several threads,
  * but makes the calls for one clique one after another. */
 #ifndef HVDLITE_JAX_CLIQUE_H
@@ -45,7 +45,7 @@ struct clique {
 };
 
 /* Global, because MPI's functions have no argument for it. calls.c has its own copy of the core's
- * functions: calls.c is another library, compiled later, which must not rely on this struct. */
+ * functions: calls.c is another library, compiled later, and must not rely on this struct. */
 extern struct jax {
     struct core core;
     /* the announced clique; NULL: none is announced, or XLA has made the clique's communicator */

@@ -38,8 +38,8 @@ static inline void drive(struct engine_rank *me, struct hvd_handle *h, atomic_in
 enum { TRIES = 100 };
 
 /* Returns whether the last tensors of all ranks took the fast path. If other processes use the
- * cores, a rank may be so late that another rank submits to the engine instead. All ranks must call
- * it. */
+ * cores, a rank may be late, and another rank then submits to the engine instead. All ranks must
+ * call it. */
 static inline bool all_went_fast(struct engine_rank *me) {
     static atomic_int n;
     ranks_meet(me->ranks);

@@ -251,7 +251,7 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
 }
 
 TEST(test_an_encoding_that_lacks_memory_leaves_the_residual_unchanged) {
-    const size_t n = 9 << 20; /* so large that malloc asks the kernel, which refuses */
+    const size_t n = 9 << 20; /* for such large memory malloc asks the kernel; the kernel refuses */
     if (CHECK_SLOW) return;   /* with a sanitizer, a refused malloc ends the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));

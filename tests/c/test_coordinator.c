@@ -122,7 +122,7 @@ SCENE(test_ranks_without_memory_are_not_named_beside_a_failed_operator, config_o
     CHECK_HAS(error->text, "no data from ranks 1, 2: no memory");
 }
 
-/* Tensors that only some ranks have also fail, because otherwise they would wait for ever. */
+/* The tensors that not all ranks have must fail, too; otherwise they would wait for ever. */
 TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
     CHECK_STORY(
         config_of(3),

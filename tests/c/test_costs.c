@@ -146,7 +146,7 @@ TEST(test_links_that_slow_far_messages_favor_the_ring) {
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 16000000), COLL_RING);
 }
 
-/* Ranks fold if their number is not a power of two, which needs two more messages. */
+/* Ranks fold if their number is not a power of two. Folding needs two more messages. */
 TEST(test_doubling_takes_more_steps_unless_ranks_are_a_power_of_two) {
     CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
     CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);

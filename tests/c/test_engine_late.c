@@ -11,7 +11,7 @@ struct wire {
     const struct transport_ops *real[BUSY_RANKS];
     atomic_bool closed;
     atomic_int said; /* number of tensors that ranks have reported to the coordinator */
-    /* number of unsuccessful tests of a transfer by rank 0, which negotiates after each test */
+    /* number of unsuccessful tests of a transfer by rank 0; rank 0 negotiates after each test */
     atomic_int looked;
 };
 

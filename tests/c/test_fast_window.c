@@ -104,7 +104,7 @@ static void check_results(const struct caller *c, const struct plan *plan, int r
                c->number, c->me->rank, wrong, n);
 }
 
-/* For a listed alltoall, whose own part is not copied. */
+/* For a listed alltoall: it does not copy this rank's own part. */
 static void list_parts(struct caller *c, int each) {
     for (int r = 0; r < c->me->ranks->size; r++) {
         bool own = r == c->me->rank;

@@ -12,7 +12,7 @@ struct started {
     struct hvd_handle *handle;
 };
 
-/* Every WRONG-th tensor is larger on rank 0, which is an error on all ranks. */
+/* Every WRONG-th tensor is larger on rank 0; this is an error on all ranks. */
 static void start(struct started *s, struct engine_rank *me, int number) {
     work_init(&s->work, me, plain_sum(number % WRONG || me->rank ? 1000 : 1001),
               numbered("shared", number), true);

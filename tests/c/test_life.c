@@ -155,7 +155,7 @@ TEST(test_processes_that_cannot_be_watched_are_refused) {
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
     REQUIRE(life_open(&l, 2, died, NULL) == HVD_OK);
-    card.space++; /* as in another container */
+    card.space++; /* another pid namespace, as in another container */
     CHECK_INT(life_add(l, &card, 0), HVD_UNSUPPORTED);
     card = life_card_of_this_process();
     card.pid = child();

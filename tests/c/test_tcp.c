@@ -251,7 +251,7 @@ ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     if (knows) CHECK(often <= 2000 && give_up >= 3600 * 1000);
 }
 
-/* Limits the process's memory, which would end the program under a sanitizer. */
+/* Limits the process's memory. Under a sanitizer, this would end the program. */
 ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
     struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};

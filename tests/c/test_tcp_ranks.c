@@ -137,7 +137,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
-        transport_close(pair, false); /* the group fails on this rank, which tells the other rank */
+        transport_close(pair, false); /* the group fails on this rank; it tells the other rank */
     } else if (in_pair) {
         FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
         CHECK_HAS(ERR->text, "rank 2 could not open");

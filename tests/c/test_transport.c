@@ -158,7 +158,7 @@ TEST(test_a_wake_or_a_message_ends_a_sleep) {
     transport_wake(t);
     transport_sleep(t, ticket, 60);
     ticket = transport_listen(t);
-    /* never received, but must not leak */
+    /* this message is never received, but must not leak */
     OK(transport_send(local_hub_rank(hub, 1), 0, "x", 1, ERR));
     transport_sleep(t, ticket, 60);
     CHECK(clock_now() - start < 20);

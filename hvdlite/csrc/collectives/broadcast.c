@@ -1,4 +1,4 @@
-/* Broadcasts by messages: a binomial tree for data so small that the number of steps decides, a
+/* Broadcasts by messages: a binomial tree for small data, where the number of steps decides, and a
  * pipelined chain for longer data (costs.h chooses). */
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"

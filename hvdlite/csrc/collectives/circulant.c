@@ -22,9 +22,9 @@
  * Sums travel in the accumulator type. The owner of a chunk rounds its sum once, so all ranks get
  * the same bits.
  *
- * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S. It sends as many bytes
- * as a ring in fewer steps, but nothing overlaps, so it is good for data so small that the number
- * of steps decides. A wider accumulator increases the bytes of the reduce-scatter. */
+ * Cost: 2 ceil(log2 p) a + 2(p-1)/p S b + (p-1)/p S g and two copies of S. A circulant sends as
+ * many bytes as a ring in fewer steps, but nothing overlaps, so it is good for small data, where
+ * the number of steps decides. A wider accumulator increases the bytes of the reduce-scatter. */
 #include "collectives/algorithm.h"
 
 #include <string.h>

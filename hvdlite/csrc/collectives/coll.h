@@ -14,7 +14,7 @@
  *   slot      the window's memory of one rank for one round
  *   round     the data that goes through one slot of each rank of the window
  *   pass      all rounds of one collective
- *   block     the bytes that are added at a time, so few that they stay in the L1 cache
+ *   block     the bytes that are added at a time; few, so that they stay in the L1 cache
  *   span      contiguous bytes of one tensor
  *   stripe    HVD_STRIPE bytes of a dealt tensor; one host has the stripe's optimizer states */
 #ifndef HVDLITE_COLLECTIVES_COLL_H

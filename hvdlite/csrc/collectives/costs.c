@@ -89,7 +89,7 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes) {
 }
 
 /* Returns how many segments in flight keep a link busy: twice the segments that the link carries
- * until an acknowledgment arrives, which takes as long as two messages. */
+ * until an acknowledgment arrives. The acknowledgment takes as long as two messages. */
 static double enough_in_flight(struct cost cost, size_t segment) {
     return 4 * cost.alpha / cost.beta / (double)segment;
 }

@@ -87,7 +87,7 @@ static struct coll_exchange exchange(const struct pairwise *w, struct round at, 
 }
 
 /* Sends the result to rank r - d. Receives the result of rank r + d into the memory of this rank's
- * input for rank r + d, which this rank sent a fixed number of items before. */
+ * input for rank r + d; this rank sent that input a fixed number of items before. */
 static struct coll_exchange spread(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));

@@ -93,7 +93,7 @@ static int measure(struct sums *s, hvd_error *err) {
 
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err) {
     struct sums s = {.host = all};
-    double largest[] = {(double)team, own_core ? 0 : 1}; /* of all ranks, after coll_max */
+    double largest[] = {(double)team, own_core ? 0 : 1}; /* coll_max sets the largest values */
     if (!all->window || all->size < 4) return HVD_OK;
     int code = coll_max(all, largest, sizeof largest, &s.scratch, err);
     if (!code) set_team(all->window, (size_t)largest[0], FROM_IF_WANTED);

@@ -19,9 +19,9 @@
  * The rounds overlap: a rank stages round k before it reduces round k - 1 and takes round k - 2, so
  * it waits only if it has no work. Tensors are packed directly into the slots and unpacked directly
  * from them. The slots stay in the caches, so each input is read from memory once and each result
- * written once. Small data is not cut: every rank adds all inputs, which needs one wait instead of
- * two. Sums are computed in the accumulator, in the order of ranks, and rounded once, for any size
- * and any fusion.
+ * written once. Small data is not cut: every rank adds all inputs and waits once instead of twice.
+ * Sums are computed in the accumulator, in the order of ranks, and rounded once, for any size and
+ * any fusion.
  *
  * Teams: on a host with several caches or NUMA nodes, teams of q consecutive ranks each cut a
  * round into q chunks and add the chunks of their own slots. The first team's ranks pass their

@@ -93,7 +93,7 @@ void engine_remove_region(struct engine *e, struct region *region) {
  * tensor is submitted as failed, because the other ranks wait for it. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     int32_t *failed = &tensor->request.failed;
-    if (*failed == HVD_NO_MEMORY) *failed = HVD_OK; /* of the last submission of a plan */
+    if (*failed == HVD_NO_MEMORY) *failed = HVD_OK; /* from a plan's last submission */
     if (!*failed && tensor->request.uneven && !tensor->splits) *failed = HVD_NO_MEMORY;
     if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));

@@ -28,8 +28,8 @@ struct executor {
     _Atomic(const char *) algorithm;
 };
 
-/* Runs the batch and completes its tensors. After an error, which names the batch, the tensors stay
- * in the table. */
+/* Runs the batch and completes its tensors. After an error the tensors stay in the table; the error
+ * names the batch. */
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err);
 void execute_count(const struct executor *x,
                    size_t tensors); /* adds to the statistics; any thread */

@@ -29,7 +29,7 @@
 #include <string.h>
 
 enum { MARK = 0xb3 };        /* the first byte of a message; no other messages begin with it */
-enum { LARGEST = 64 << 10 }; /* limits the memory of a place, which keeps its message */
+enum { LARGEST = 64 << 10 }; /* limits the memory of places: a place keeps its message */
 enum type { SUMS, CLOSED, ASK };
 
 /* Seconds before a rank asks for an overdue message. Longer: the other ranks lose more time if a

@@ -84,7 +84,7 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor);
 int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tensor *tensor,
                        bool *corked, hvd_error *err);
 
-/* Returns the rank whose sums a thread has awaited so long that the rank may be stopped; -1:
+/* If a thread has waited long for a rank's sums, the rank may be stopped: returns that rank. -1:
  * none. */
 int fast_window_awaits(const struct fast_path *x);
 /* Fails if a rank is silent in a round that can't end without that rank. The stepping thread calls

@@ -43,7 +43,7 @@ struct p2p {
     struct p2p_offer *offers;
     struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of this rank's last send */
-    uint64_t cookie;        /* of this rank's loans */
+    uint64_t cookie;        /* the cookie of this rank's loans */
     bool left;
     char reason[256];
 };

@@ -47,7 +47,7 @@ struct p2p_head {
 /* Where a sender on the receiver's host keeps long data. */
 struct p2p_near {
     char bounce[SHMEM_ADDRESS]; /* address of the bounce buffer; "": there is none */
-    struct loan loan;           /* of the tensor's memory */
+    struct loan loan;           /* lends the tensor's memory */
 };
 
 struct p2p_peer {

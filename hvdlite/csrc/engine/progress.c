@@ -28,8 +28,8 @@ void progress_leave(struct progress *p) { mutex_unlock(&p->stepping); }
 bool progress_has_callers(struct progress *p) { return atomic_load(&p->callers) > 0; }
 
 bool progress_was_driven(struct progress *p) {
-    /* Shorter: a message wakes the engine's thread although a caller steps next, which costs two
-     * hand-overs, 8 us. Longer: messages of other ranks wait more often, for up to LOOK. */
+    /* Shorter: a message wakes the engine's thread although a caller steps next; these two
+     * hand-overs cost 8 us. Longer: messages of other ranks wait more often, for up to LOOK. */
     static const double RECENT = 3e-3;
     mutex_lock(&p->stepping);
     bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
@@ -82,8 +82,8 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
 
 /* Sleeps for a short time if the transport can wake this thread. Handing over to the engine's
  * thread and back would take as long as most of these sleeps: a sum of 64 KB over 8 hosts took 0.9
- * times as long as MPI's with the sleeps, 1.1 times without. After MOST sleeps without progress,
- * the wait is so long that a hand-over costs little in comparison. */
+ * times as long as MPI's with the sleeps, 1.1 times without. After MOST sleeps without progress the
+ * wait is long, and a hand-over costs little in comparison. */
 static bool nap(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;

@@ -30,14 +30,14 @@ struct tensor {
     hvd_update update; /* allreduce: the update, if request.rule names one */
     /* the codec's residual, as many values as `in`; used only during submission */
     float *residual;
-    void *message; /* the encoded `in`, which the table frees; NULL: no codec */
+    void *message; /* the encoded `in`; the table frees it; NULL: no codec */
     /* alltoall: by rank, rows for that rank; NULL: the same number for each */
     const int64_t *splits;
     size_t nsplits;  /* length of `splits`; 0 if it is NULL */
     const char *why; /* reason why the request failed, for the error; NULL: no text */
     bool open;       /* true: out_rows is a guess; see tensor_fit_output */
     bool listed;     /* alltoall: `in` and `out` are lists of addresses; see hvd_tensor */
-    /* memory from tensor_fit_output, which the caller owns: each rank's rows, then the output */
+    /* memory from tensor_fit_output: each rank's rows, then the output; the caller owns it */
     void *made;
     tensor_complete *complete;
     void *arg;
@@ -53,7 +53,7 @@ struct tensor {
     uint64_t flight;         /* number of the tensor's operation in the flight recorder; 0: none */
     bool direct;             /* true: the tensor has the same offset in its region on every rank */
     bool uneven;             /* true: some rank has chosen its own splits */
-    struct p2p_near *near;   /* recv from a rank of this host: the sender's data, which is read */
+    struct p2p_near *near;   /* recv from a rank of this host: where to read the sender's data */
     double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
     /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
     int64_t *rows;

@@ -22,7 +22,7 @@ static struct {
     bool watches_forks;      /* in_child is registered; it renews `failing` */
     struct failures failures;
     struct stacks stacks;
-    int exit_code; /* of a forked child */
+    int exit_code; /* the exit code of a forked child */
 } process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
 
 /* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer

@@ -65,8 +65,8 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
     return HVD_OK;
 }
 
-/* Returns the group's number in the flight recorder, which is equal on all ranks of the group. 0:
- * the group of all ranks. */
+/* Returns the group's number in the flight recorder, equal on all ranks of the group. 0: the group
+ * of all ranks. */
 static int group_number(const int *job_ranks, int size) {
     enum { PRIME = 8191, LEAST = 1 };
     unsigned number = 0;
@@ -178,8 +178,8 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC starts nothing. In Horovod it permits later calls of start_timeline(),
- * which hvdlite always permits. */
+/* HVDLITE_TIMELINE=DYNAMIC starts nothing. In Horovod this value permits later calls of
+ * start_timeline(); hvdlite always permits these calls. */
 static int read_timeline(struct job *j, hvd_error *err) {
     const char *path = env_text("TIMELINE");
     if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;

@@ -17,7 +17,7 @@ struct bootstrap {
     hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
     hvd_sockets sockets; /* used by a job over sockets */
     bool taken;          /* true: the transport owns the sockets now */
-    int size, number;    /* for a group in a job over sockets */
+    int size, number;    /* the group's, in a job over sockets */
 };
 
 struct group {
@@ -35,7 +35,7 @@ struct job {
     struct patience patience;
     struct crowd crowd; /* shared by all groups */
     struct pace pace;
-    struct cost cost;         /* of messages between hosts, measured at the start */
+    struct cost cost;         /* cost of messages between hosts, measured at the start */
     struct timeline timeline; /* shared by all groups */
     struct stats stats;       /* used if there is no flight recorder */
     struct helpers *helpers;  /* NULL: none */

@@ -1,5 +1,5 @@
 /* The functions of hvd.h for memory that the ranks of one host share: memory that exists once per
- * host, and regions, of which each rank has one. */
+ * host, and regions, one for each rank. */
 #include "hvd.h"
 
 #include "job/context.h"

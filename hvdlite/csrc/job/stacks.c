@@ -61,7 +61,7 @@ void hvd_stacks_install(int number, int file) {
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     struct stacks *s = context_stacks();
     s->file = file;
-    backtrace(frames, 1); /* the first call loads libgcc, which is not allowed in a handler */
+    backtrace(frames, 1); /* the first call loads libgcc; a handler must not do this */
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &s->before);
     sigaction(number, &action, NULL);

@@ -9,7 +9,7 @@
 
 struct stacks {
     struct sigaction users, before; /* the two previous handlers */
-    int file;                       /* for the stacks */
+    int file;                       /* gets the stacks */
 };
 
 #endif

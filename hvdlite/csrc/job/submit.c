@@ -67,7 +67,7 @@ static int check(const struct request *r, const hvd_topology *at, hvd_error *err
     return p2p_is(r) ? p2p_check(r, at, err) : request_check(r, at->size, err);
 }
 
-/* Checks the tensor and fills in `to`, which refers to the memory of `from`. */
+/* Checks the tensor and fills in `to`; `to` refers to the memory of `from`. */
 static int check_and_translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     struct group *g;
     HVD_TRY(translate(from, to, err));

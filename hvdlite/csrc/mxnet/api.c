@@ -113,7 +113,7 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
     return HVD_OK;
 }
 
-/* MXNet owns the buffer of the shape, which is valid until this thread's next call. */
+/* MXNet owns the buffer of the shape; the buffer is valid until this thread's next call. */
 static int read_shape(const struct mxnet_api *api, NDArrayHandle array, const char *name, int *rank,
                       int64_t sizes[HVD_MAX_DIMS], hvd_error *err) {
     int ndim = 0;

@@ -69,8 +69,8 @@ int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
 /* ---- properties of an NDArray; each error names the tensor ---- */
 
-/* Fills in dtype, ndim and dims of *tensor. tensor->dims points to `dims`, which must live as long
- * as *tensor. */
+/* Fills in dtype, ndim and dims of *tensor. tensor->dims points to `dims`, so `dims` must live as
+ * long as *tensor. */
 int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_tensor *tensor,
                          int64_t dims[HVD_MAX_DIMS], hvd_error *err);
 
@@ -96,8 +96,8 @@ int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array,
 int mxnet_array_memory(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                        void **data, hvd_error *err);
 
-/* Returns whether any two arrays are views of the same memory, which MXNet treats as one variable.
- * Sorts the arrays. */
+/* Returns whether any two arrays are views of the same memory: MXNet treats such arrays as one
+ * variable. Sorts the arrays. */
 bool mxnet_array_any_share(NDArrayHandle *arrays, int n);
 
 #endif

@@ -20,7 +20,7 @@ void ahead_free(struct ahead *a) { free(a->ring); }
 
 static bool is_limited(const struct ahead *a) { return a->bytes_ahead != AHEAD_UNLIMITED; }
 
-/* Returns the median of the rates, which a single late batch does not change. */
+/* Returns the median of the rates. A single late batch changes a mean, but not the median. */
 static double median_rate(const struct ahead *a) {
     double sorted[AHEAD_RATES];
     size_t n = a->measured < AHEAD_RATES ? a->measured : AHEAD_RATES;

@@ -1,6 +1,6 @@
 /* The state of the coordinator.
  *
- * Only coordinator.c, which takes messages, and decide.c include this file. */
+ * Only coordinator.c (takes messages) and decide.c include this file. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_STATE_H
 

@@ -30,7 +30,7 @@ struct pending {
     bool warned;   /* a stall has been reported */
     /* number in the order of arrival; of a ready tensor, in the order of readiness */
     uint64_t order;
-    size_t decided; /* of a ready tensor: bytes that are in decided batches */
+    size_t decided; /* for a ready tensor: bytes that are in decided batches */
     bool done;      /* all bytes of the tensor are decided */
     /* links to the next and the previous tensor in order of arrival */
     struct pending *next, *older;

@@ -73,8 +73,8 @@ struct fusion_item {
  * batches. batch[i] is the batch of tensor i. Batches are numbered from 0 in the order of their
  * first tensors. All tensors of a batch have the same kind, dtype, codec, op, scales, root and
  * region. A batch of several tensors has at most `threshold` bytes; threshold 0 fuses nothing. Only
- * allreduces and broadcasts are fused, but not Adasum, whose rule applies to single tensors. To
- * join a batch, a tensor may overtake other tensors; the last FUSION_OPEN batches that have room
+ * allreduces and broadcasts are fused; Adasum is not, because its rule applies to single tensors.
+ * To join a batch, a tensor may overtake other tensors; the last FUSION_OPEN batches that have room
  * are considered. */
 enum { FUSION_OPEN = 32 };
 size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);

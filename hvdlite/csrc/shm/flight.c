@@ -126,11 +126,11 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* Counts training steps with one tensor, the mark, which each step submits once. If another tensor,
- * the candidate, is submitted twice more without a submission of the mark in between, the candidate
- * becomes the mark: the old mark was not in every step, or the model has changed. A candidate that
- * is not submitted within its life is replaced, and the life of candidates doubles, until it is
- * longer than a step. */
+/* Counts training steps with one tensor, the mark: each step submits the mark once. If another
+ * tensor, the candidate, is submitted twice more without a submission of the mark in between, the
+ * candidate becomes the mark: the old mark was not in every step, or the model has changed. A
+ * candidate that is not submitted within its life is replaced, and the life of candidates doubles,
+ * until it is longer than a step. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {

@@ -33,7 +33,7 @@ enum { FLIGHT_ALONE = HVD_KINDS };
 /* One tensor. Times are those of clock_now; 0: has not happened yet. */
 struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
-    uint64_t number;  /* of the tensor, in the order of submission; the first is 1 */
+    uint64_t number;  /* number of the tensor in the order of submission, from 1 */
     uint64_t bytes;
     /* number of the tensor's batch in the group, from 1; a tensor in pieces: of the first batch */
     uint64_t batch;

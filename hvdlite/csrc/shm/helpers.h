@@ -20,8 +20,8 @@ typedef void helpers_work(const void *arg, int part, int parts);
 
 /* `threads`: number of threads of this rank, including the engine's. `spin`: seconds that a helper
  * spins for the next work of a collective; 0 if there are more threads than cores: then a helper
- * that wakes up preempts no thread. `least`: helpers work for collectives of at least so many
- * bytes; 0: helpers_measure finds it out. Returns NULL for one thread, or if memory is short. */
+ * that wakes up preempts no thread. `least`: minimum bytes of a collective with helpers; 0:
+ * helpers_measure finds it out. Returns NULL for one thread, or if memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no engine uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* of a message */ };
+enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* bytes of a message */ };
 
 /* The shared part. Each count of bytes is on a cache line of the side that updates it. */
 struct mailbox {

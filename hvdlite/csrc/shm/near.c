@@ -25,7 +25,7 @@ enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t by
     return (size_t)n == sizeof cookie + bytes ? LOAN_READ : LOAN_FAILED;
 }
 
-enum { BYTES = BOUNCE_SLOTS * BOUNCE_SLOT }; /* of a bounce buffer */
+enum { BYTES = BOUNCE_SLOTS * BOUNCE_SLOT }; /* size of a bounce buffer */
 
 bool bounce_map(struct bounce *b, const char *address) {
     hvd_error ignored;

@@ -59,7 +59,7 @@ bool net_is_cut(const struct net *n, int peer) {
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
 
-/* Records an error on this rank's side of the link, which the peer can't detect. */
+/* Records an error on this rank's side of the link. The peer can't detect this error. */
 static void note_error(struct net *n, int peer, const struct link *l) {
     if (!l->error || n->error) return;
     n->error = l->error;

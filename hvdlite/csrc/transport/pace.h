@@ -44,8 +44,8 @@ struct cost {
     double beta;  /* per byte of all later segments */
     /* 0 .. 1: the part of a full segment's cost that a shorter segment of a long stream also has */
     double message;
-    /* factor >= 1 for the bytes of algorithms with few steps, which send to distant ranks, add and
-     * copy */
+    /* >= 1: factor for the bytes of algorithms with few steps: they send to distant ranks, and add
+     * and copy without overlap */
     double far;
 };
 

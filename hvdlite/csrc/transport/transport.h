@@ -78,7 +78,7 @@ struct transport {
     const int
         *job_ranks;  /* array by rank: the rank's number in error texts; NULL: the same number */
     struct comm all; /* all ranks */
-    struct layout layout; /* of all ranks */
+    struct layout layout; /* the layout of `all` */
     hvd_error no_window;  /* reason why the ranks of this host share no window */
     hvd_error no_watch;   /* reason why the death of a rank of this host may be noticed late */
     struct stats *stats;  /* NULL: nothing is counted */
@@ -87,7 +87,7 @@ struct transport {
     /* shared by all groups of the process, for large collectives; NULL: none */
     struct helpers *helpers;
     struct pace pace;
-    struct cost cost;         /* of messages between hosts */
+    struct cost cost;         /* cost of messages between hosts */
     atomic_int wakes;         /* an enum wakes; read it with transport_rings and transport_blocks */
     const struct card *cards; /* array by rank: the rank's process and host; NULL: unknown */
     /* The first rank found dead and its enum fate: 1 + rank * FATES + fate. 0: none. One word,

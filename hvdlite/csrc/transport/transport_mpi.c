@@ -21,10 +21,10 @@ struct outgoing {
 struct mpi_transport {
     struct transport transport; /* must be first: self() casts it back */
     MPI_Comm data, control;
-    MPI_Request *requests; /* of transfers; MPI_REQUEST_NULL: free */
+    MPI_Request *requests; /* the transfers' requests; MPI_REQUEST_NULL: free */
     size_t nrequests;
     struct outgoing *outgoing, **last; /* the oldest first */
-    MPI_Request incoming;              /* of the message that is arriving; there is at most one */
+    MPI_Request incoming;              /* request of the only message that is arriving */
     struct message arriving;
     struct on_host shm;
 };

@@ -242,7 +242,7 @@ class HvdBackend : public Group {
         assertRootTensor(refusal(call), o.rootTensor, static_cast<int64_t>(tensors.size()));
     }
 
-    // Returns true if one rank gives several tensors for one result, which the core can't do.
+    // Returns true if one rank gives several tensors for one result; the core can't do this.
     bool several(const char *call, const Tensors &tensors) const {
         if (tensors.size() == 1) return false;
         assertNonEmpty(refusal(call), tensors);

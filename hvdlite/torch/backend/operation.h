@@ -211,7 +211,7 @@ class Operation : public Call {
     const Clock::time_point deadline_;
     const bool waited_; // true: the caller waits immediately, and runs the engine's steps meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
-    bool planned_ = false; // true: the first handle can be reused for tensors like the next field
+    bool planned_ = false; // true: the first handle can be reused for tensors with properties like_
     Calls::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // elements from each rank; empty: the core checks them

@@ -45,7 +45,7 @@ inline int op_on(const at::Tensor &t, const ReduceOp &reduction) {
     case ReduceOp::MIN: return complex ? NO_OP : HVD_MIN;
     case ReduceOp::MAX: return complex ? NO_OP : HVD_MAX;
     case ReduceOp::PRODUCT: return complex ? FOLD : truths ? HVD_MIN : HVD_PRODUCT;
-    case ReduceOp::BAND: return HVD_MIN; // of bool
+    case ReduceOp::BAND: return HVD_MIN; // bools only
     case ReduceOp::BOR: return HVD_MAX;
     default: return NO_OP;
     }
