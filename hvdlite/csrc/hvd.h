@@ -106,7 +106,7 @@ void hvd_cork(int group, bool corked);
 
 /* Submits the tensor. Returns NULL on failure: see *err. */
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
-/* Milliseconds after which Python's waits return and are repeated, so that Ctrl-C works. */
+/* Milliseconds. Python's waits return after this time and then wait again, so that Ctrl-C works. */
 #define HVD_WAIT_MS 100
 /* Waits for at most `seconds`. Returns 1 if the tensor is done: *err (err may be NULL) is HVD_OK or
  * the tensor's error. Returns 0 if it is not done. Any thread may call this any number of times,
@@ -133,7 +133,7 @@ void *hvd_result(hvd_handle *handle, const int64_t **rows);
  * first delegated tensor, 2 for the second, ... The turn is equal on all ranks. If a library's
  * calls must have the same order on all ranks, make the calls in the order of turns. */
 uint64_t hvd_turn(const hvd_handle *handle);
-/* Returns the rank that sent the data of a receive that has finished without an error. */
+/* For a receive that has finished without an error: returns the rank that sent the data. */
 int hvd_source(hvd_handle *handle);
 /* Frees the handle; its tensor may still be under way. */
 void hvd_drop(hvd_handle *handle);

@@ -31,8 +31,8 @@ struct clique {
     char name[200]; /* prefix of the tensors' names: "jax.0,1,2" */
     struct plan plans[PLANS];
     int steps; /* how many steps of the present all_to_all have been called */
-    /* by rank of the clique: where the all_to_all's part for that rank is, and where the part from
-     * that rank goes */
+    /* by rank of the clique: addresses of the all_to_all's parts for that rank and from that
+     * rank */
     const void **parts_for;
     void **parts_from;
     struct noted { /* the receive of a ppermute; bytes < 0: none */

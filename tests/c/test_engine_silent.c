@@ -111,7 +111,7 @@ TEST(test_a_rank_that_returns_in_time_goes_on) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, ENOUGH_TO_RETURN);
 }
 
-/* No engine waits for the stopped rank, but a thread that opens a group with that rank does. */
+/* A thread that opens a group with the stopped rank waits for the rank; no engine does. */
 ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
     static const int BOTH[] = {0, 1};
     struct transport *t = rank_transport(me->ranks, me->rank), *group = NULL;

@@ -189,8 +189,8 @@ TEST(test_data_of_two_calls_with_one_name_never_mix_between_hosts) {
     for (int p = 2; p <= 7; p = more_ranks(p)) run_callers(p, 1);
 }
 
-/* One rank is later than the other. A second tensor with a name under way is refused, even while
- * the first tensor waits in a round. */
+/* One rank is later than the other. A second tensor with the name of the first is refused, even
+ * while the first tensor waits in a round. */
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE,
                                                                                NULL}) {

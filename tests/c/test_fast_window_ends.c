@@ -30,7 +30,7 @@ static void *use_last(void *arg) {
     return NULL;
 }
 
-/* Brings rank 1 to its chunk, where it stops, and rank 0 to its wait for that chunk. */
+/* Rank 1 reaches its chunk and stops there; rank 0 reaches its wait for that chunk. */
 static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t *thread) {
     struct hvd_handle *h = last->h;
     h->tensor.request = request_of("w", ONES);

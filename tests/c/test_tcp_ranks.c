@@ -76,7 +76,7 @@ static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
 
 TEST(test_a_rank_that_waits_for_data_uses_no_cpu) { run_on(APART, false, wait_for_data, NULL); }
 
-/* Rank 1 ends. Ranks that wait for it, or open a group with it, get an error that names it. */
+/* Rank 1 ends. The error names rank 1 if a rank waits for rank 1 or opens a group with rank 1. */
 static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     static const int PAIR[] = {1, 2};

@@ -159,7 +159,7 @@ static inline int job_rank(const int *job_ranks, int rank) {
 size_t dtype_size(int dtype);
 
 bool dtype_is_float(int dtype);
-bool dtype_sums_below_0(int dtype); /* false: the accumulator of this valid dtype has no sign */
+bool dtype_sums_below_0(int dtype); /* false: the accumulator has no sign; dtype must be valid */
 
 /* Returns whether the op accepts arrays of the dtype. */
 bool op_takes(int op, int dtype);

@@ -113,8 +113,8 @@ static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd
     return HVD_OK;
 }
 
-/* Like the circulant: in each step all ranks send half as far and half as many bytes as before, and
- * add. */
+/* Like the circulant: from step to step all ranks halve the distance and the bytes; in each step
+ * they send and add. */
 static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
     double far = 0, nearby = 0, seconds;
     t.adds = true;

@@ -12,7 +12,7 @@ struct tensors {
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    struct tensor_list zeros; /* owned: this rank's zeros for others' tensors after a join */
+    struct tensor_list zeros; /* owned: zeros of this rank, after a join, for others' tensors */
     struct map ids;           /* taken tensors by the cache id that was reported */
 };
 

@@ -73,7 +73,7 @@ struct tensor_list {
     struct tensor *oldest, *newest;
 };
 
-/* Appends the linked tensors from `tensor` to `last` to the list. */
+/* Appends linked tensors to the list; the first is `tensor`, the last is `last`. */
 void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
@@ -88,8 +88,7 @@ struct tensors;
 struct tensors *tensors_new(void);    /* NULL: memory is short */
 void tensors_free(struct tensors *t); /* the table may contain no tensors except zeros */
 
-/* Checks the parts that request_check does not get: the update, and that the splits, or the
- * out_rows of a reducescatter, fit the request. */
+/* Checks what request_check does not see: the update, the splits, a reducescatter's out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 /* Encodes the tensor if it has a codec. If tensors_add would fail, leaves the residual unchanged.
  * Runs on the caller's thread, because the stepping thread is busy moving data. */

@@ -1,7 +1,7 @@
 /* Codecs encode gradients in fewer bits, and decode the sum of all ranks' messages to float32.
  *
  * float16 and bfloat16 round every value. The other codecs keep a residual, the part that the
- * message leaves out, and add the residual to the next gradient, so that part is delayed but not
+ * message leaves out, and add the residual to the next gradient. So this part is delayed but not
  * lost (error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014). With
  * r = residual + gradient:
  *

@@ -18,7 +18,7 @@ struct reduce_final {
     int64_t divisor; /* the number of ranks for an average, else 1 */
 };
 
-/* What happens to a result if partial results are stored in the dtype, which is narrower than the
+/* How the result changes if partial results are stored in the dtype instead of its wider
  * accumulator. */
 enum reduce_partial {
     REDUCE_WIDE_ONLY, /* unbounded error: a partial product may overflow */

@@ -86,8 +86,8 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
 int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                      NDArrayHandle *own, hvd_error *err);
 
-/* Restores the plain layout in cases where only a call that waits can do it. Call it before pushing
- * an operation on the array. */
+/* Restores the plain layout if only a waiting call can restore it. Call this function before
+ * pushing an operation on the array. */
 int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                hvd_error *err);
 

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The time that moving a piece takes: long compared with the latency between batches, in which the
- * links are idle, and short compared with a training step. On 4 hosts at 200 Mbit/s, 20 MB took
- * 1.30 s in pieces of 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient
- * arrived after 0.14, 0.31 and 0.50 s. */
+/* The time to move a piece: long compared with the pause between batches, when the links are idle,
+ * and short compared with a training step. On 4 hosts at 200 Mbit/s, 20 MB took 1.30 s in pieces of
+ * 1 MiB, in pieces of 2 MiB and as one piece; the first layer's gradient arrived after 0.14, 0.31
+ * and 0.50 s. */
 static const double PIECE_SECONDS = 10e-3;
-/* The longest time that a decision needs to reach the ranks: it waits behind data in the network's
- * buffers. */
+/* The longest time that a decision needs to reach the ranks: the decision waits behind data in the
+ * network's buffers. */
 static const double LONGEST_LEAD = 30e-3;
 enum {
     LEAST_PIECE = 1 << 20,

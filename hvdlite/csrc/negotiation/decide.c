@@ -1,5 +1,5 @@
-/* The coordinator's decisions: errors for tensors that can't run, and batches of tensors that
- * can. */
+/* The coordinator's decisions: errors for tensors that can't run, and batches of the other
+ * tensors. */
 #include "negotiation/coordinator_state.h"
 
 #include <stdlib.h>
@@ -51,8 +51,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Finds deadlocks at the end of a job: if a tensor waits for a rank, and that rank waits for the
- * last tensor that it submits, fails all tensors. */
+/* Finds deadlocks at the end of a job: a tensor waits for a rank, and the rank waits for the last
+ * tensor that the rank submits. In this case fails all tensors. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -203,8 +203,8 @@ static size_t longest_batch(const struct coordinator *c) {
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Decides ready tensors. Plans three pieces: two that may be decided now, and a third whose small
- * tensors may be fused with the first two. */
+/* Decides ready tensors. Plans three pieces: the first two may be decided now; small tensors of the
+ * third piece may be fused with the first two. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

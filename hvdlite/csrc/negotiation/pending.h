@@ -72,8 +72,7 @@ void pending_explain_left(const struct pending *p, int first, const char *reason
  * other tensor before `last` has ended. */
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err);
-/* Sets the error of a tensor that needs data of ranks that have joined, because zeros can't replace
- * the data. */
+/* Sets the error of a tensor that needs data of joined ranks: zeros can't replace the data. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* Writes "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1

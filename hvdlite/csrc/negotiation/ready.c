@@ -135,7 +135,7 @@ void ready_decided(const struct piece *piece) {
     piece->tensor->done = piece->end == request_bytes(&piece->tensor->request);
 }
 
-/* Moves the planned tensors that are not done directly before the tensors that were not planned. */
+/* Keeps the unfinished planned tensors, in front of the tensors that were not planned. */
 void ready_clean(struct ready *r, const struct ready_plan *plan) {
     size_t end = plan->seen;
     for (size_t i = plan->seen; i-- > r->first;) {

@@ -49,7 +49,7 @@ const struct pending **waiting_of_ranks(const struct waiting *w) {
 
 /* ---- reports ---- */
 
-/* Sorts tensors that wait for the same ranks next to each other, the oldest first. */
+/* Orders tensors by the ranks that they wait for, then by age, the oldest first. */
 static int by_missing(const void *a, const void *b) {
     const struct pending *p = *(struct pending *const *)a, *q = *(struct pending *const *)b;
     int order = memcmp(p->submitted, q->submitted, (size_t)p->size * sizeof *p->submitted);

@@ -11,7 +11,7 @@
 
 struct host {
     struct window window;
-    /* number of messages to this rank that its mailboxes had counted at the last look */
+    /* number of messages written to this rank's mailboxes until the last look */
     uint64_t seen;
     struct mail_out *out; /* by local rank */
     struct mail_in *in;   /* by local rank */

@@ -59,8 +59,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* Makes one call per large page, because madvise stops at a page that it can't collapse, for
- * example a page that was never written. */
+/* Makes one call per large page, because madvise stops at a page that it can't collapse, such as an
+ * unwritten page. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)

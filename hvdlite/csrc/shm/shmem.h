@@ -30,8 +30,8 @@ int shmem_make(size_t bytes, int *fd, hvd_error *err);
 /* Maps the first `bytes` of such memory at any address. If not `shared`, this process's writes stay
  * private. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
-/* Maps shared memory whose pages are allocated when a process first touches them, on the NUMA node
- * of that process. */
+/* Maps shared memory without allocating its pages. The process that first touches a page allocates
+ * the page, on its own NUMA node. */
 int shmem_map_sparse(void **memory, size_t bytes, const char *address, hvd_error *err);
 void shmem_close(void *memory, size_t bytes);
 void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all parts */

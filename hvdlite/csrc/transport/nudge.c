@@ -190,8 +190,8 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
     sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* Returns true if the rank needs no nudge because it has just sent a message and so is awake. Each
- * rank gets at least ENOUGH nudges, to learn that nudges arrive. */
+/* Returns true if the rank needs no nudge: it has just sent a message, so it is awake. Each rank
+ * gets at least ENOUGH nudges, to learn that nudges arrive. */
 static bool needs_none(struct contact *p, double now) {
     static const double AWAKE = 200e-6;
     enum { ENOUGH = 3 };

@@ -122,8 +122,8 @@ void transport_who(const struct transport *t, int rank, char who[TRANSPORT_WHO])
 /* Adds the rank to the ranks that caused an error. The error must be set already; returns the
  * error's code. */
 int transport_blame(const struct transport *t, int rank, hvd_error *err);
-/* Fills in process and host of the first rank that the error blames, if that rank is in this
- * transport. */
+/* If the first blamed rank is in this transport: stores the rank's process and host in the
+ * error. */
 void transport_complete(const struct transport *t, hvd_error *err);
 
 /* Sets the error of a dead rank. The text depends only on the rank, the fate and, for a silent
@@ -185,8 +185,8 @@ static inline void transport_forked(struct transport *t) {
 /* After a failure: from now on no transfer uses its buffer. */
 static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
-/* clean: every rank calls it, and nothing is under way. Not clean: resources that can't be released
- * leak. */
+/* clean: every rank calls it, and nothing is under way. Not clean: the call leaks what it can't
+ * release. */
 static inline void transport_close(struct transport *t, bool clean) { t->ops->close(t, clean); }
 
 #endif

@@ -87,7 +87,7 @@ class Calls : public c10::intrusive_ptr_target {
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 
-    // Returns a handle that can run a tensor like this again, now owned by the caller; or NULL.
+    // Returns a handle that can run such a tensor again, or NULL. The caller owns the handle.
     hvd_handle *take(int name, const Like &like) {
         std::lock_guard<std::mutex> lock(mutex_);
         Slot &slot = slots_[name];

@@ -1,8 +1,8 @@
-// Keeper: threads that end the operations for which no caller waits, and complete futures.
+// Keeper: threads that complete futures, and end operations if no caller waits for them.
 //
 // The engine's thread passes operations to the keeper when the core is done with their tensors. A
-// future's callback may take Python's lock, or wait for another future. So a keeper's thread that
-// takes an operation makes sure that another thread is free. The threads end before the
+// future's callback may take Python's lock, or wait for another future. So when a thread takes an
+// operation and no other thread is free, it starts another thread. The threads end before the
 // interpreter does: a finalizing interpreter kills threads that ask for its lock, in the middle of
 // C++ code.
 #pragma once

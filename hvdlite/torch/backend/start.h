@@ -92,7 +92,7 @@ inline int64_t total(const Tensors &tensors) {
 }
 
 // Returns one tensor that views all tensors, if they follow each other in memory, as the results of
-// chunk() do. Returns an undefined tensor if they do not, or if `others` share their memory.
+// chunk() do. Returns an undefined tensor if there are gaps, or if `others` share the memory.
 inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
     auto plain = [](const at::Tensor &t) {
         return t.is_contiguous() && !t.is_conj() && !t.is_neg() && !is_staged(t);
