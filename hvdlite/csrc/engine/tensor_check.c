@@ -83,8 +83,8 @@ int tensor_fit_output(struct tensor *tensor, const int64_t *received, size_t str
         tensor->request.delegated || (rows == tensor->out_rows && (tensor->out || !tensor->open));
     if (rows < 0 || (!fits && !tensor->open))
         return error_set(err, HVD_INTERNAL,
-                         "the output has room for %" PRId64
-                         " rows, which is not the sum of the ranks' rows",
+                         "the ranks' numbers of rows are invalid, or their sum is not %" PRId64
+                         ", the rows of the output",
                          tensor->out_rows);
     if (!tensor->open) return HVD_OK;
     size_t bytes = counts + (fits ? 0 : (size_t)rows * row_bytes);

@@ -208,7 +208,7 @@ static bool is_silent(const struct channel *c, int peer) {
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err) {
     if (c->cut) return channel_cut(c->cut - 1, err);
     if (c->net->starved)
-        return error_set(err, HVD_NO_MEMORY, "no memory for what other ranks send to rank %d",
+        return error_set(err, HVD_NO_MEMORY, "rank %d has no memory for data of other ranks",
                          c->net->rank);
     if (c->net->error)
         return error_set(err, HVD_TRANSPORT, "rank %d can't exchange data with rank %d: %s",
