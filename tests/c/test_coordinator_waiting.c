@@ -1,4 +1,4 @@
-/* The coordinator waits for ranks that have left or stall; texts that list ranks. */
+/* The coordinator when ranks have left or stall; texts that list ranks. */
 #include "coordinator_case.h"
 
 static struct coordinator_config config_of(int size) {
