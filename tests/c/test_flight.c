@@ -160,7 +160,7 @@ struct writer {
     atomic_int *running;
 };
 
-/* Every field of an operation follows from its bytes, so a reader can check it. */
+/* The field `bytes` of an operation determines its other fields, so a reader can check them. */
 static void *write_many(void *arg) {
     struct writer *w = arg;
     for (int i = 1; i <= ROUNDS; i++) {

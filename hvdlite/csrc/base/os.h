@@ -2,8 +2,8 @@
  *
  * Times are seconds on the monotonic clock, like Python's time.monotonic(), so times in the core's
  * log lines can be compared with times that a script measures. Any thread may call the functions,
- * except those of struct scratch. Pthread calls that fail only after a bug of hvdlite are
- * asserted. */
+ * except those of struct scratch. If only a bug of hvdlite can make a pthread call fail, an assert
+ * checks the call. */
 #ifndef HVDLITE_BASE_OS_H
 #define HVDLITE_BASE_OS_H
 

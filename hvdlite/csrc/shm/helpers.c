@@ -189,9 +189,9 @@ static void copy_part(const void *arg, int part, int parts) {
     memcpy(c->to + begin, c->from + begin, end - begin);
 }
 
-/* Returns the seconds of a copy. A copy with helpers wakes them up, as a collective does, also if
- * they were late for earlier copies. After the copy, helpers stop spinning as soon as `open` is
- * false, so they may not sleep yet when a copy without helpers begins. */
+/* Returns the seconds of a copy. A copy with helpers wakes the helpers, even if they were late for
+ * earlier copies. After the copy, helpers stop spinning as soon as `open` is false, so they may not
+ * sleep yet when a copy without helpers begins. */
 static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
     h->in_vain = h->uncalled = 0;
     double begin = clock_now();
