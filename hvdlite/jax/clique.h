@@ -50,7 +50,7 @@ extern struct jax {
     struct core core;
     /* the announced clique; NULL: none is announced, or XLA has made the clique's communicator */
     struct clique *_Atomic next;
-    struct clique world;         /* all ranks of the job; size 0: not begun; its collectives fail */
+    struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
 } jax;
 
 /* Text of this thread's last failure, for Error_string. */
