@@ -167,7 +167,7 @@ static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, i
     return c->parts[from * ranks + to] * c->n * dtype_size(c->dtype);
 }
 
-/* fill_pairs fills the input of a rank to an alltoall; pairs_right checks the result of the rank. */
+/* fill_pairs fills a rank's input to an alltoall; pairs_right checks the rank's result. */
 static inline void fill_pairs(const struct coll_case *c, int ranks, int rank, unsigned char *at) {
     unsigned char tile[PERIOD * 8];
     for (int to = 0; to < ranks; to++) {
