@@ -65,7 +65,7 @@ def test_hvdliterun_as_horovod_trains_as_one_process(alone, monkeypatch):
 
 def python(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, **options
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, **options
     )
 
 

@@ -27,7 +27,7 @@ def test_the_module_example_learns_on_two_ranks():
 @pytest.mark.skipif(MXNET2, reason="the page is for MXNet 1's data iterators and metrics")
 def test_the_python_code_of_the_training_page_runs(tmp_path):
     records = [sys.executable, "examples/make_records.py", str(tmp_path), "--images", "100"]
-    subprocess.run(records, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(records, cwd=ROOT, check=True, timeout=120)
     assert assert_pieces_run("training", tmp_path) > 8
 
 

@@ -21,7 +21,7 @@ SMALL = [
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     command = [sys.executable, "examples/make_records.py", str(folder), "--images", "600"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120)
     return folder
 
 

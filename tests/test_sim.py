@@ -99,7 +99,7 @@ def test_too_many_tensors_for_the_simulator_are_an_error():
 def test_the_simulators_command_prints_time_bound_and_messages():
     words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=99
     )
     assert "of the bound of the links" in done.stdout, done.stderr
     assert "messages sent, a step" in done.stdout

@@ -43,7 +43,7 @@ BEGINNINGS = {
 @pytest.mark.parametrize("how", BEGINNINGS)
 def test_mpi_is_initialized_once_and_finalized(how):
     code, said = BEGINNINGS[how]
-    job = assert_passed(mpirun(2, "-c", code, timeout=30))
+    job = assert_passed(mpirun(2, "-c", code))
     assert job.lines("SUM ") == ["2.0", "2.0"]
     assert sorted(job.lines("SAID ")) == sorted(2 * said)
 
@@ -58,7 +58,7 @@ def test_mpi_uses_tcp_if_the_user_has_excluded_shared_memory(by_file, tmp_path):
     code = "import os; os.environ.pop('OMPI_MCA_btl')\n" if by_file else ""
     code += "from hvdlite.core import listening\n" + HVD + "hvd.init()\n" + SUM
     code += "print('ADDED', listening.confined(listening.with_files(os.environ)))"
-    job = assert_passed(mpirun(2, "-c", code, options=options, env=env, timeout=30))
+    job = assert_passed(mpirun(2, "-c", code, options=options, env=env))
     assert job.lines("SUM ") == ["2.0", "2.0"]
     assert job.lines("ADDED ") == ["{}", "{}"]
 
@@ -78,7 +78,7 @@ print("YIELDS", loading._values_of_user.get(yields, "by the user"), os.environ.g
 def test_mpi_yields_if_ranks_outnumber_cores(users):
     """Otherwise 140 process sets of 9 ranks on 2 cores take 83 s. Children use the user's value."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
-    job = assert_passed(mpirun(2, "-c", CROWDED, env=env, timeout=30))
+    job = assert_passed(mpirun(2, "-c", CROWDED, env=env))
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
 
 
@@ -92,7 +92,7 @@ hvd.init()
 
 def test_a_warning_names_a_rank_that_is_late_for_mpi_init():
     """MPI_Init waits for all ranks and holds the GIL, so no Python thread of a rank can warn."""
-    job = assert_passed(mpirun(3, "-c", LATE, timeout=60))
+    job = assert_passed(mpirun(3, "-c", LATE))
     told = re.findall(r"rank 0 on host .* waits in MPI_Init for (.*)", job.output)
     assert told == ["rank 1"]
 
@@ -114,7 +114,7 @@ def test_only_one_rank_of_a_host_prints_which_ranks_are_late(own, here, begun, c
 
 def test_the_error_about_mpi_without_threads_says_what_to_set():
     begun = NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(MPI.THREAD_FUNNELED)\n"
-    job = mpirun(1, "-c", begun + "hvd.init()", timeout=30)
+    job = mpirun(1, "-c", begun + "hvd.init()")
     assert "MPI was initialized with MPI_THREAD_FUNNELED, and hvdlite's own thread" in job.output
     assert "or call MPI.Init_thread(MPI.THREAD_MULTIPLE)" in job.output
 
@@ -141,7 +141,7 @@ if not hvd.is_initialized(): hvd.init()
 def test_init_in_a_forked_child_is_an_error_and_the_parent_goes_on(parent, tmp_path):
     carrier, begins, told = PARENTS[parent]
     line = ["-c", HVD + begins + CHILDREN + SUM, f"{tmp_path}/"]
-    job = assert_passed(on_carrier(carrier, 2, *line, timeout=30))
+    job = assert_passed(on_carrier(carrier, 2, *line))
     assert sorted(job.lines("CODE ")) == sorted(2 * [f"{code} buffered" for code in (0, 3, 1, 1)])
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
@@ -153,7 +153,7 @@ def test_init_in_a_forked_child_is_an_error_and_the_parent_goes_on(parent, tmp_p
 def with_a_child(carrier: str, *command: str) -> Job:
     """Start a program as a child of each of two ranks; check that the ranks go on."""
     children = str(TESTS / "scripts" / "children.py")
-    job = assert_passed(on_carrier(carrier, 2, children, *command, timeout=90))
+    job = assert_passed(on_carrier(carrier, 2, children, *command))
     assert job.lines("SUM ") == 2 * ["2.0"]
     return job
 
@@ -187,7 +187,7 @@ def test_a_ranks_child_does_not_join_the_job_a_second_time(carrier):
 
 def test_torchrun_started_by_a_rank_of_mpi_starts_a_separate_job():
     """MPI must not start in torchrun's ranks; it would wait for a second rank or end the job."""
-    job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD, timeout=60))
+    job = assert_passed(mpirun(2, LIKE_TORCHRUN, "-c", INIT_IN_A_CHILD))
     assert re.findall(r"SIZE (\d)", job.output) == 4 * ["2"]
 
 
@@ -224,16 +224,16 @@ def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
     env = {**os.environ, **MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}
     line = [sys.executable, "-c", code]
     if ranks:
-        assert assert_passed(mpirun(ranks, "-c", code, timeout=30)).lines("BTL ") == 2 * ["^ofi"]
+        assert assert_passed(mpirun(ranks, "-c", code)).lines("BTL ") == 2 * ["^ofi"]
     else:
-        assert subprocess.check_output(line, env=env, text=True, timeout=30) == "BTL ^ofi\n"
+        assert subprocess.check_output(line, env=env, text=True, timeout=120) == "BTL ^ofi\n"
 
 
 def test_a_process_without_a_launcher_makes_no_file_in_dev_shm():
     """Without a launcher, Open MPI would not remove that file."""
     code = HVD + "hvd.init(); print('sm_segment' in open('/proc/self/maps').read())"
     env = {**os.environ, **MPI_SETTINGS}
-    done = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=30)
+    done = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=120)
     assert done == "False\n"
 
 
@@ -242,7 +242,7 @@ def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
     (tmp_path / "hvdlite").mkdir()
     (tmp_path / "train.py").write_text("import hvdlite; print(hvdlite.__version__)")
     line = [sys.executable, "train.py"]
-    assert subprocess.check_output(line, cwd=tmp_path, text=True, timeout=30).strip()
+    assert subprocess.check_output(line, cwd=tmp_path, text=True, timeout=120).strip()
 
 
 ALONE = "import hvdlite as hvd; hvd.init(); print('SIZE', hvd.size())"
@@ -313,7 +313,7 @@ def test_ranks_with_equal_process_ids_in_separate_containers_work(tmp_path):
     start = (
         f"import os; os.execvp('unshare', {[*contain, sys.executable, f'{tmp_path}/script.py']})"
     )
-    job = assert_passed(mpirun(2, "-c", start, timeout=40))
+    job = assert_passed(mpirun(2, "-c", start))
     assert (job.lines("SUM "), job.lines("PID ")) == (["2.0", "2.0"], ["1", "1"])
 
 
@@ -334,7 +334,7 @@ def test_spawned_workers_do_not_hang_if_the_script_imports_mpi_first(tmp_path):
     script = tmp_path / "script.py"
     begin = "import hvdlite.numpy  # before mpi4py\n"
     script.write_text(begin + HVD + WORKERS + "    " + SUM)
-    job = assert_passed(mpirun(2, str(script), timeout=40))
+    job = assert_passed(mpirun(2, str(script)))
     said = [
         f"{context} {[(x * x, context == 'fork') for x in range(4)]}"
         for context in ("fork", "spawn", "forkserver")

@@ -78,7 +78,7 @@ def test_the_transport_is_logged_once(carrier):
 def test_waiting_for_a_rank_0_that_does_not_exist_times_out(host):
     """Neither init() nor the exit may wait without end, whether or not the address exists."""
     env = {"HVDLITE_INIT_TIMEOUT_SECONDS": "1", "HVDLITE_EXIT_TIMEOUT_SECONDS": "0"}
-    (job,) = ended(2, "bits", ranks=[1], host=host, env=env, timeout=20)
+    (job,) = ended(2, "bits", ranks=[1], host=host, env=env)
     assert job.status == 1 and "s in init() for rank 0: " in job.output
     assert ("[::1]: [Errno -2]" in job.output) == (host == "[::1]")
 
@@ -116,7 +116,7 @@ def test_the_error_names_a_wrong_environment_variable(variable):
         line = [sys.executable, "-c", "import hvdlite as hvd; hvd.init()"]
         ranks.append(subprocess.Popen(line, env=env, stderr=pipe, text=True))
     for process in ranks:
-        _, told = process.communicate(timeout=50)
+        _, told = process.communicate(timeout=120)
         assert process.returncode == 1 and WRONG[variable] in told, told
 
 
@@ -146,7 +146,7 @@ def test_jobs_without_mpi_run_on_two_hosts(hosts):
 def test_a_stopped_rank_or_a_link_down_for_1_second_is_no_lost_host(hosts):
     def disturb(started) -> None:
         assert started[1].stdout.readline() == "READY\n"
-        time.sleep(5)
+        time.sleep(9)
         # the process is nsenter, which passes the signal on to the rank
         started[1].send_signal(signal.SIGCONT)
         hosts.link("h1", up=False)
@@ -155,7 +155,7 @@ def test_a_stopped_rank_or_a_link_down_for_1_second_is_no_lost_host(hosts):
 
     where = on(hosts, 2)
     # longer than TCP needs to retransmit, which is 1 s
-    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "4"
+    where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "8"
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
 
@@ -184,4 +184,4 @@ def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
     launcher.kill()
     output = launcher.stdout.read()  # read() returns when all ranks have ended
     assert b"launcher" in output  # a rank may first see the other rank end, then the launcher
-    assert wait_until(lambda: launcher.poll() is not None, 5)
+    assert wait_until(lambda: launcher.poll() is not None, 60)

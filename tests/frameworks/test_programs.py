@@ -72,14 +72,14 @@ FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "xgboost", "lightgbm")
 @pytest.mark.parametrize("module", ["hvdlite", "hvdlite.numpy", "hvdlite.launch.cli"])
 def test_hvdlite_imports_no_framework(module):
     code = f"import {module}, sys; print(*[f for f in {FRAMEWORKS} if f in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=99)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == []
 
 
 def test_the_bench_runs_without_mxnet_and_names_the_omitted_cases():
     bench = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K", "--idle=0"]
-    job = assert_passed(mpirun(2, *bench, timeout=60))
+    job = assert_passed(mpirun(2, *bench))
     assert "not measured, as they are not installed: mxnet\n" in job.output
     assert "numpy    allreduce private" in job.output
 

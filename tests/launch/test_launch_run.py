@@ -27,7 +27,7 @@ WITHOUT_CLOUDPICKLE = "import sys; sys.modules['cloudpickle'] = None\n"
 def test_results_are_returned_in_the_order_of_ranks(tmp_path, head):
     script = tmp_path / "script.py"
     script.write_text(head + SCRIPT)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     *shown, results = done.stdout.splitlines()
     assert results == "[(0, 2, 6), (1, 2, 6)]", done.stderr
     assert sorted(shown) == ["[0] here", "[1] here"]
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 def test_a_function_may_return_an_object_of_a_class_of_the_script(tmp_path):
     (tmp_path / "script.py").write_text(RETURNS_ITS_CLASS)
     line = [sys.executable, tmp_path / "script.py"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert "RESULT [True, True]" in done.stdout, done.stderr
 
 
@@ -63,7 +63,7 @@ def test_printing_after_the_reader_closed_raises_broken_pipe_error():
     os.close(there)
     code = "import hvdlite as hvd; hvd.run(print, ('here',), np=2)"
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=here, stderr=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", code], stdout=here, stderr=subprocess.PIPE, text=True, timeout=120
     )
     os.close(here)
     assert done.returncode == 1

@@ -105,7 +105,7 @@ def test_a_data_loader_with_forked_workers_works(rank, size):
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
     for epoch in range(2):
-        loader = gluon.data.DataLoader(dataset, batch_size=4, num_workers=2, timeout=30)
+        loader = gluon.data.DataLoader(dataset, batch_size=4, num_workers=2, timeout=100)
         seen = []
         for x, index in loader:
             index = index.asnumpy().astype(int)  # MXNet 2 gives a float index

@@ -32,7 +32,7 @@ shutil.copyfile(files_of(os.getpid())[0], sys.argv[1])
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> bytes:
     path = tmp_path_factory.mktemp("flight") / "good"
-    subprocess.run([sys.executable, "-c", WRITES_ONE, str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", WRITES_ONE, str(path)], check=True, timeout=120)
     return path.read_bytes()
 
 

@@ -176,7 +176,7 @@ def takes(program: str, words: list) -> None:
     else:
         done = subprocess.run(
             [sys.executable, "-m", "hvdlite", program.replace("hvdlite-", ""), "--help"],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert all(word in done.stdout for word in words if word.startswith("-")), words
 
@@ -237,13 +237,13 @@ def test_the_shell_completes_commands_and_options(capsys):
     line = "COMP_WORDS=(hvdlite run --summ) COMP_CWORD=2; _hvdlite hvdlite; echo ${COMPREPLY[@]}"
     first = "COMP_WORDS=(hvdlite to) COMP_CWORD=1; _hvdlite hvdlite; echo ${COMPREPLY[@]}"
     code = "\n".join([capsys.readouterr().out, line, first])
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["--summary", "top"], done.stderr
 
 
 def test_python_m_hvdlite_prints_its_version():
     done = subprocess.run(
-        [sys.executable, "-m", "hvdlite", "--version"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "hvdlite", "--version"], capture_output=True, text=True, timeout=120
     )
     assert (done.stdout, done.stderr) == (f"{hvd.__version__}\n", "")
 
