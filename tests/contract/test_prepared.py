@@ -17,6 +17,7 @@ import hvdlite as hvd
 from hvdlite.core import names, prepared
 
 COMES = 4  # more calls than are needed until a call is prepared
+TRIES = 8  # calls of which the one with the fewest calls in Python counts
 preparing = libraries_that(lambda lib: lib.prepares)
 
 
@@ -45,7 +46,10 @@ def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result, and its calls: None for each in Python, and each C call "new"."""
+    """Return a function's result, and its calls: None for each in Python, and each C call "new".
+
+    A wait that lasts long makes more calls, as does a garbage collection.
+    """
     calls = []
 
     def profile(_frame, event, arg):
@@ -62,11 +66,16 @@ def watched(function, *arguments, **options) -> tuple:
 @pytest.mark.parametrize("name, most", [("few", 4), (None, 7)])
 def test_a_repeated_call_is_not_described_again(lib, name, most, rank, size):
     for form in forms_of(lib):
-        for i in range(COMES if name else 2 * names._RECURRING + 2):
+        results, calls, uses = [], [], COMES if name else 2 * names._RECURRING + 2
+        for i in range(uses + TRIES):
             x = lib.make(np.full(3, rank + i))
-            y, calls = watched(form, x, name=name, op=hvd.Sum)
-            assert (lib.read(y) == size * (size - 1) // 2 + size * i).all()
-        assert 0 < calls.count(None) <= most and (not any(calls) or not name)
+            y, made = watched(form, x, name=name, op=hvd.Sum)
+            results.append(lib.read(y).tolist())
+            calls.append(made)
+        n = size * (size - 1) // 2
+        assert results == [[n + size * i] * 3 for i in range(uses + TRIES)]
+        fewest = min(calls[uses:], key=len)
+        assert 0 < fewest.count(None) <= most and (not any(fewest) or not name)
 
 
 @preparing
@@ -197,7 +206,7 @@ def test_ctrl_c_ends_the_wait_of_a_repeated_call(rank, size, several):
             call()
         x[:] = 1
         if rank == 0:
-            alarm = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+            alarm = threading.Timer(1, signal.raise_signal, [signal.SIGINT])
             with pytest.raises(KeyboardInterrupt):
                 alarm.start()
                 call()
@@ -284,17 +293,20 @@ VERBS = {  # verb -> function of this rank's input in use i that returns the exp
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("rows", [1, 2000])
 def test_repeated_collectives_of_other_kinds_make_few_python_calls(verb, rows, rank, size):
-    results = []
-    for i in range(3 * COMES):
+    results, calls = [], []
+    for i in range(2 * COMES + 2 * TRIES):
         x = np.full((rows * size, 2), float(rank + i))
         expected = VERBS[verb](x, i, size)
         out = np.empty_like(expected) if i % 2 else None
-        got, calls = watched(getattr(hvd.numpy, verb), x, name=f"again{rows}", out=out)
-        results.append((got, expected))
+        got, made = watched(getattr(hvd.numpy, verb), x, name=f"again{rows}", out=out)
+        results.append((got, out, expected))
+        calls.append(made)
+    for got, out, expected in results:
         assert out is None or got is out
-        assert i != 2 * COMES or (len(calls) <= 5 and not any(calls))
-    for got, expected in results:
         np.testing.assert_array_equal(got, expected)
+    for first in (2 * COMES, 2 * COMES + 1):
+        fewest = min(calls[first::2], key=len)
+        assert len(fewest) <= 5 and not any(fewest)
 
 
 def test_a_repeated_allgather_notices_that_another_rank_has_other_rows(rank, size):
