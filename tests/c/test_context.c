@@ -7,7 +7,7 @@
 
 #include <sys/wait.h>
 
-enum { READERS = 2 };
+enum { READERS = 2, HOLDS = 40 };
 static atomic_int reading, turns;
 static atomic_bool ends;
 
@@ -28,14 +28,16 @@ static void *write_or_read(void *arg) {
     if (*(int *)arg) return read_on(arg);
     while (atomic_load(&reading) < READERS) clock_nap(1e-3);
     struct job *job;
-    int begin = atomic_load(&turns);
-    for (int i = 0; i < 40; i++) {
+    /* Readers take about 2 turns while the writer waits once; without priority 1500 to 20,000.
+     * They take many turns, too, if the writer loses its core just before it waits. */
+    int overtaken = 0;
+    for (int i = 0; i < HOLDS; i++) {
+        int before = atomic_load(&turns);
         OK(context_hold(&job, ERR));
+        overtaken += atomic_load(&turns) - before > 100;
         context_release(job);
     }
-    /* number of reads while the writer waited: about 100; without priority 60,000 to 800,000 */
-    int others = atomic_load(&turns) - begin;
-    CHECK_CASE(others < 20000, "others took %d turns meanwhile", others);
+    CHECK_CASE(overtaken < HOLDS / 2, "readers overtook the writer %d times", overtaken);
     atomic_store(&ends, true);
     return arg;
 }

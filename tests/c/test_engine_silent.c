@@ -130,7 +130,7 @@ ENGINES_BY(opening_main, arg, open_silent(rank_transport(ranks, rank), rank)) {
 }
 
 TEST(test_a_group_is_not_opened_with_a_silent_rank) {
-    stop = (struct stop){.timeout = 0.4};
+    stop = (struct stop){.timeout = SILENCE};
     for (; stop.rank < 2; stop.rank++)
         for (int per_host = 1; per_host <= 2; per_host++)
             ranks_run_by(64 * 1024, 2, hub_of(2, per_host, true), opening_main, NULL);

@@ -75,7 +75,7 @@ TEST(test_long_data_is_read_from_the_senders_memory_if_the_kernel_allows_it) {
  * once began only when its thread looked for messages again, after up to 0.5 s. */
 ENGINES(unwaited_main, arg) {
     double least = PATIENCE;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 20; i++) {
         struct work x;
         if (me->rank) clock_nap(0.05);
         double begin = clock_now();

@@ -1,5 +1,4 @@
-/* Ranks connected by sockets: all agree, sleep while they wait, name dead ranks, and open
- * groups. */
+/* Ranks connected by sockets: all agree, sleep in waits, name dead ranks, and open groups. */
 #define _GNU_SOURCE /* syscall */
 #include "check.h"
 
@@ -55,26 +54,28 @@ static double cpu_time(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A rank that waits for data sleeps: in 0.3 s it uses less than 2 % of a core. */
-static void wait_for_data(struct ranks *ranks, int rank, void *arg) {
+/* A rank that waits 0.3 s for data sleeps. least: by rank, the CPU seconds of the best try. */
+static void wait_for_data(struct ranks *ranks, int rank, void *least) {
     struct transport *t = rank_transport(ranks, rank);
-    static const double LATE = 0.3;
     struct transfer x = {{0}, 0, 0};
     int peer = (rank + 1) % RANKS, from = (rank + RANKS - 1) % RANKS;
     char out = 'x', in = 0;
-    double cpu = -cpu_time();
+    double begin = cpu_time(), *own = (double *)least + rank;
     if (rank) OK(comm_irecv(&t->all, &in, 1, from, &x, ERR));
     if (rank) OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
-    if (!rank) clock_nap(LATE);
-    cpu += cpu_time();
-    CHECK_CASE(CHECK_SLOW || cpu < 0.02 * LATE, "%g s of CPU", cpu);
+    if (!rank) clock_nap(0.3);
+    *own = fmin(*own, cpu_time() - begin);
     if (peer) OK(comm_isend(&t->all, &out, 1, peer, &x, ERR));
     OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
     CHECK(in == (rank ? 'x' : 0));
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_a_rank_that_waits_for_data_uses_no_cpu) { run_on(APART, false, wait_for_data, NULL); }
+TEST(test_a_rank_that_waits_for_data_uses_no_cpu) {
+    double cpu[RANKS] = {1, 1, 1}; /* of several tries, because the machine may be busy */
+    for (int i = 0; i < 5; i++) run_on(APART, false, wait_for_data, cpu);
+    for (int i = 0; i < RANKS; i++) CHECK_CASE(CHECK_SLOW || cpu[i] < 6e-3, "%g s of CPU", cpu[i]);
+}
 
 /* Rank 1 ends. The error names rank 1 if a rank waits for rank 1 or opens a group with rank 1. */
 static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
@@ -196,7 +197,7 @@ static struct transport *open_among_all(struct transport *t, bool window) {
  * group of this rank looks at them. Returns the number of messages before the error. */
 static int look_until_failure(struct transport *group, bool busy, hvd_error *err) {
     int words = 0, code = HVD_OK;
-    for (double until = clock_now() + 10; !code && clock_now() < until;) {
+    for (double until = clock_now() + 60; !code && clock_now() < until;) {
         struct message m;
         unsigned ticket = transport_listen(group);
         code = transport_receive(group, &m, err);
