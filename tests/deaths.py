@@ -112,7 +112,7 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
         "HVDLITE_DATA_TIMEOUT_SECONDS": str(SILENCE),
         "HVDLITE_EXIT_TIMEOUT_SECONDS": str(EXIT),
-        "HVDLITE_INIT_TIMEOUT_SECONDS": str(INIT),
+        "HVDLITE_INIT_TIMEOUT_SECONDS": str(INIT if case["when"] == "init" else 60),
         "HVDLITE_THREADS": str(case["helpers"]),
         "HVDLITE_THREADS_BYTES": "65536",
         "HVDLITE_TEAM_RANKS": str(case["team"]),

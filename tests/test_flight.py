@@ -24,7 +24,7 @@ def part_of(text: str, rank: int) -> str:
 
 
 def test_a_stall_report_has_stacks_and_the_job_goes_on(tmp_path):
-    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.5"}
+    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "3"}
     job = assert_passed(script(3, "recorded", "stalls", str(tmp_path), env=env))
     stalls = [path.read_text() for path in tmp_path.glob("hvdlite-report-*-stall-*.txt")]
     # On a loaded machine other tensors may stall, too.
@@ -75,7 +75,7 @@ def test_the_report_of_survivors_has_the_last_operation_of_the_dead_rank(tmp_pat
 
 def test_stall_reports_of_shorter_and_shorter_names_are_right(tmp_path):
     """The recorder writes all names to one buffer, so a short name may not show the old rest."""
-    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "0.3"}
+    env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}
     assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
     # On a loaded machine other tensors may stall, too.
     told = "\n".join(path.read_text().splitlines()[1] for path in tmp_path.glob("*-stall-*.txt"))
@@ -262,7 +262,7 @@ def test_top_shows_that_a_host_no_longer_answers(tmp_path, monkeypatch):
     monkeypatch.setenv("HVDLITE_SSH", str(ssh))
     monkeypatch.setattr(watching, "_PATIENCE", 0.2)
     there = watching.There("far", "job", 0)
-    there.wait(10)
+    there.wait(60)
     time.sleep(0.3)
     (note,) = top._notes([None, there])
     assert note.startswith("far: no answer for ")

@@ -26,7 +26,7 @@ def limits(warning: str, data: str) -> dict:
 
 def freeze(folder, frozen: int, comes_back: bool, ranks=3, size=1000, window="1", after=0.3):
     """Stop a rank; return the job and the longest wait of another rank in seconds."""
-    env = {**limits("1", "120" if comes_back else "3"), "HVDLITE_WINDOW": window}
+    env = {**limits("1", "120" if comes_back else "5"), "HVDLITE_WINDOW": window}
     long = "4" if comes_back else "0"
     job = script(ranks, "frozen", str(frozen), f"{after}", long, str(size), str(folder), env=env)
     others = [values for rank, values in job.results().items() if rank != frozen]
@@ -97,16 +97,16 @@ ELASTIC = """if True:
 
 def test_an_elastic_rank_that_wakes_in_time_trains_on_with_the_others(tmp_path):
     """The other ranks wait for the stopped rank, and all ranks train on together."""
-    found = results(start_ranks(3, "-c", ELASTIC, str(tmp_path), "waits", env=limits("1", "2")))
+    found = results(start_ranks(3, "-c", ELASTIC, str(tmp_path), "waits", env=limits("1", "4")))
     assert found == {rank: {"calls": [3, 3]} for rank in range(3)}
 
 
 def test_a_rank_that_wakes_after_the_job_has_failed_ends_with_an_error(tmp_path):
     """The rank must not take the other ranks for dead and train on alone."""
-    env = {**limits("1", "2"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "0.5"}
+    env = {**limits("1", "4"), "HVDLITE_ELASTIC_TIMEOUT_SECONDS": "3"}
     jobs = start_ranks(3, "-c", ELASTIC, str(tmp_path), "ends", env=env)
     assert [job.status for job in jobs] == [1, 1, 1], [job.output for job in jobs]
     for job in (jobs[0], jobs[2]):
         cause, _, late = job.output.partition("The above exception was the direct cause")
-        assert "rank 1 (process " in cause and "has waited 0.5 s for the ranks at" in late
+        assert "rank 1 (process " in cause and "has waited 3 s for the ranks at" in late
     assert "the other ranks have trained on or ended" in jobs[1].output

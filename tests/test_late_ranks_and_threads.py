@@ -15,7 +15,7 @@ def wait_for(name):
 other = threading.Thread(target=wait_for, args=("something else",))
 if hvd.rank() == 1:
     other.start()
-    time.sleep(2.5)
+    time.sleep(6)
 wait_for("gradient")
 if hvd.rank() != 1: wait_for("something else")
 else: other.join()
@@ -46,7 +46,7 @@ report(0, lives=life + 1)
 
 
 def test_a_warning_names_a_late_rank():
-    job = assert_passed(mpirun(3, "-c", LATE, env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}))
+    job = assert_passed(mpirun(3, "-c", LATE, env={"HVDLITE_STALL_CHECK_TIME_SECONDS": "3"}))
     lines = [line for line in job.output.splitlines() if "has waited for" in line]
     print("\n".join(lines))
     assert len(lines) == 2, job.output
@@ -57,7 +57,7 @@ def test_a_warning_names_a_late_rank():
 
 @pytest.mark.parametrize("prefix", ["HVDLITE", "HOROVOD"])
 def test_after_the_stall_shutdown_time_a_late_rank_is_an_error(prefix):
-    env = {f"{prefix}_STALL_CHECK_TIME_SECONDS": "0", f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "1"}
+    env = {f"{prefix}_STALL_CHECK_TIME_SECONDS": "0", f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "3"}
     job = mpirun(3, "-c", LATE, env=env)
     for rank in (0, 2):
         text = job.results()[rank]["gradient"]

@@ -28,24 +28,25 @@ def test_idle_ranks_use_no_cpu():
 
 def test_a_rank_that_waits_long_sleeps():
     """Shared memory wakes the rank at every message; polling in between would use a core."""
-    job = assert_passed(script(2, "shown", "waiting", "1"))
+    job = assert_passed(script(2, "shown", "waiting", "2"))
     assert job.results().keys() == {0, 1}
     for rank, result in job.results().items():
-        print(f"rank {rank}: its engine slept {result['sleeps']} times in a second of waiting")
-        assert 1 <= result["sleeps"] <= 10
+        print(f"rank {rank}: its engine slept {result['sleeps']} times in 2 s of waiting")
+        assert 1 <= result["sleeps"] <= 200  # polling every millisecond: 2000
 
 
 @pytest.mark.parametrize("nudge", ["1", "0"])
 def test_a_nudge_wakes_a_rank_that_has_only_mpi_connections(nudge):
     """MPI can only be polled, so without nudges a sleeping rank notices a late rank 10 ms later."""
-    rounds = 20
+    rounds = 40
     env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}
     job = assert_passed(script(3, "shown", "nudged", str(rounds), env=env))
     for rank, result in job.results().items():
         assert result["right"]
         assert result["threads"] == (nudge == "1")
         if rank < 2:
-            assert (result["wakes"] >= rounds) == (nudge == "1")
+            # ranks 0 and 1 need no nudge if they come later than the last rank
+            assert (result["wakes"] >= rounds / 4) == (nudge == "1")
 
 
 def available_gib() -> float:

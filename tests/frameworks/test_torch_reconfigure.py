@@ -40,7 +40,7 @@ def test_survivors_go_on_without_a_dead_rank_and_with_a_new_rank():
 def test_torchft_trains_on_without_a_dead_replica_and_updates_a_new_replica():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lighthouse = LighthouseServer(
-        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500, heartbeat_timeout_ms=2000
+        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=60_000, heartbeat_timeout_ms=5000
     )
     store.set("lighthouse", lighthouse.address())
     line = str(SCRIPTS / "torch_replica.py"), str(store.port)

@@ -44,13 +44,13 @@ order = WORLD.Dup()
 if WORLD.rank == 0:
     thread = threading.Thread(target=open_group, daemon=True)
     thread.start()
-    thread.join(0.5)  # the thread then waits for rank 1
+    thread.join(2)  # the thread then waits for rank 1
     leave()
 if not leaves:
     hvd.shutdown()
 order.Barrier()
 if WORLD.rank == 0:
-    thread.join(20)
+    thread.join(60)
 else:
     if not leaves:
         hvd.init(MPI.COMM_SELF)  # rank 1 opens the group in another job
@@ -60,7 +60,7 @@ if leaves:
     assert code == lib.HVD_OK, text
     refused = error_in_group() if WORLD.rank == 0 else ""
     leave()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1) and time.monotonic() < end:
         pass
     report(WORLD.rank, ended=lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0), refused=refused)

@@ -163,12 +163,13 @@ def test_a_wrong_elastic_limit_is_an_error_in_init(name, expected, monkeypatch):
 
 def test_a_long_broadcast_reports_its_progress():
     code = """
-import time
+import threading
 from hvdlite.core import progress
-progress.EVERY = 0.1
+told, progress.EVERY = threading.Event(), 0.1
+progress.logger.addFilter(lambda line: "1 are done" not in line.getMessage() or not told.set())
 hvd.init()
 with progress.of_broadcast(0, [4_000_000, 1]):
     hvd.numpy.broadcast(np.ones(2))
-    time.sleep(0.3)
+    assert told.wait(60)
 """
     assert "broadcast of 2 tensors, 4 MB: 1 are done after " in run(PRELUDE + code)

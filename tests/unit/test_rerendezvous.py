@@ -172,7 +172,7 @@ def test_a_process_counts_as_dead_only_when_it_has_ended():
 
 
 def test_a_rerendezvous_does_not_wait_for_a_stopped_replacement(monkeypatch):
-    monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(rerendezvous, "REPLACEMENT_SECONDS", 2.0)
     found = called([0, 1, 5, 6], new=[5, 6], stopped=[5], votes={0: 2, 1: 2})
     assert found == 3 * [(2, 7, [0, 1, 6])]
     found = called([0, 1, 5, 6], new=[5, 6], mute=[5], votes={0: 2, 1: 2})
@@ -203,10 +203,10 @@ def test_a_rank_that_connects_after_the_other_ranks_have_ended_gets_an_error(mon
     *others, late = called([0, 1, 2], lost=[1], late=[1])
     assert others == 2 * [(0, 3, [0, 2])]
     assert "the other ranks have trained on or ended" in str(late)
-    monkeypatch.setenv(limits.PATIENCE, "0.2")
+    monkeypatch.setenv(limits.PATIENCE, "2")
     for stopped in 0, 1:
         *others, late = called([0, 1, 2], late=[stopped])
-        assert all("has waited 0.2 s for the ranks at" in str(error) for error in others)
+        assert all("has waited 2 s for the ranks at" in str(error) for error in others)
         assert "the other ranks have trained on or ended" in str(late)
 
 

@@ -98,10 +98,10 @@ def test_a_monitored_barrier_names_the_late_rank(groups):
     groups[0].monitored_barrier(datetime.timedelta(minutes=1), wait_all_ranks=True)
     if size == 1:
         return
-    short, late = datetime.timedelta(seconds=1.7), size - 1
+    short, late = datetime.timedelta(seconds=4.7), size - 1
     dist.barrier(group=groups[0])
     if rank == 0:
-        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 1"):
+        with pytest.raises(RuntimeError, match=f"Rank {late} failed to pass monitoredBarrier in 4"):
             groups[0].monitored_barrier(short)
     elif rank != late:
         with pytest.raises(RuntimeError, match="check rank 0 logs for faulty rank"):
