@@ -316,7 +316,7 @@ def or_skip(hosts: int, *tools: str):
         yield running
 
 
-def wait_for(ready, what: str, seconds: float = 10):
+def wait_for(ready, what: str, seconds: float = 60):
     """Call ``ready`` until it returns a true value; return this value."""
     deadline = time.monotonic() + seconds
     while True:

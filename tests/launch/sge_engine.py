@@ -14,7 +14,7 @@ from cluster import wait_for
 LIBRARY, SPOOL = "/var/lib/gridengine", "/var/spool/gridengine"
 COMMON = f"{LIBRARY}/default/common"
 TOOLS = ("sge_qmaster", "sge_execd", "qconf", "qsub")
-UP_SECONDS = 30
+UP_SECONDS = 60
 
 # These replace values that `qconf -s...` prints: root may run jobs, each job gets a group, and
 # scheduling is immediate.

@@ -35,7 +35,7 @@ SlurmdLogFile={state}/slurmd.%h.log
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 TOOLS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch")
-UP_SECONDS = 20
+UP_SECONDS = 60
 
 
 class Slurm:

@@ -80,7 +80,8 @@ def test_summary_and_metrics_name_the_slow_rank():
     assert f"hvdliterun: metrics: http://127.0.0.1:{port}/metrics" in run.err
     (gain,) = re.findall(r'hvdlite_gain_share\{job="\w+",cause="slow rank"\} (.*)', run.out)
     shares = dict(re.findall(r'share\{.*,rank="(.)",.*part="waiting"\} (.*)', run.out))
-    assert float(gain) == float(shares["0"]) > 0.3 > float(shares["1"])
+    # rank 0 waits 0.08 s of each step; a busy machine may also make rank 1 wait
+    assert float(gain) == float(shares["0"]) > max(0.1, float(shares["1"]))
     assert run.code == 0 and "rank 1 on " in run.err, run.err
     assert "which wait for it" in " ".join(run.err.split())
 

@@ -1,5 +1,6 @@
 """Jobs on this host, without emulated hosts."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,9 +10,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from jobs import wait_until
 from launching import SCRIPTS, TIMEOUT, WHERE, call, left_with, python, start
 
 from hvdlite.machine import probe, processes
+from hvdlite.monitor.memory import ENDED, state_of
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
 
@@ -146,8 +149,12 @@ def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
+    launcher.send_signal(signal.SIGSTOP)  # so that it notices both ends at the same time
     for agent in agents:
-        os.kill(agent, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # mpirun has killed it
+            os.kill(agent, signal.SIGKILL)
+    assert wait_until(lambda: all(state_of(agent) == ENDED for agent in agents), TIMEOUT)
+    launcher.send_signal(signal.SIGCONT)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode != 0, err
     assert "before its ranks had finished" in err
@@ -195,10 +202,10 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
 @pytest.mark.parametrize(
     "rank, limit",
     [
-        (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
-        (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=2"]),
+        (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
+        (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
         # this option ends the job on all ranks except 0, the coordinator
-        (1, ["--stall-check-shutdown-time-seconds", 1]),
+        (1, ["--stall-check-shutdown-time-seconds", 4]),
     ],
 )
 def test_the_launcher_blames_and_ends_a_frozen_rank(rank, limit):
