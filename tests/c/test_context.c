@@ -28,16 +28,18 @@ static void *write_or_read(void *arg) {
     if (*(int *)arg) return read_on(arg);
     while (atomic_load(&reading) < READERS) clock_nap(1e-3);
     struct job *job;
-    /* Readers take about 2 turns while the writer waits once; without priority 1500 to 20,000.
+    /* While the writer waits once, readers take about 2 turns, without priority often thousands.
      * They take many turns, too, if the writer loses its core just before it waits. */
     int overtaken = 0;
     for (int i = 0; i < HOLDS; i++) {
         int before = atomic_load(&turns);
+        while (atomic_load(&turns) < before + READERS) clock_nap(1e-4); /* until the readers run */
+        before = atomic_load(&turns);
         OK(context_hold(&job, ERR));
         overtaken += atomic_load(&turns) - before > 100;
         context_release(job);
     }
-    CHECK_CASE(overtaken < HOLDS / 2, "readers overtook the writer %d times", overtaken);
+    CHECK_CASE(overtaken <= 2, "readers overtook the writer %d times", overtaken);
     atomic_store(&ends, true);
     return arg;
 }
