@@ -286,7 +286,7 @@ def test_the_error_of_hvdlite_top_says_how_to_install_rich(monkeypatch, capsys):
     assert "pip install rich" in capsys.readouterr().err
 
 
-def test_a_snapshot_can_be_sent_as_text():
+def test_a_snapshot_of_recorders_can_be_sent_as_text():
     one = snapshot(1, [op("a", "done", 1, 98)])
     assert memory.from_line(memory.to_line([one])) == [one]
 

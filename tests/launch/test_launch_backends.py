@@ -201,7 +201,7 @@ def test_the_manifest_keeps_the_words_of_the_command(capsys):
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
-def test_each_role_of_a_job_with_servers_is_assigned_once(servers):
+def test_each_process_of_a_job_with_servers_gets_a_different_role(servers):
     there = [ranks.Rank(n, None, h, f"10.0.0.{ord(h)}", n, {}) for n, h in enumerate("aaaabbbb")]
     roles = ranks.roles_of(there, Job([], 7 - servers, servers=servers))
     assert len(set(roles)) == 8

@@ -66,7 +66,7 @@ def test_arrays_that_python_frees_before_the_operation_are_reduced(rank, size):
     np.testing.assert_array_equal(hvd.allreduce(kept, op=hvd.Sum).asnumpy(), total(size))
 
 
-def test_arrays_without_allocated_memory_are_written(rank, size):
+def test_a_collective_writes_arrays_whose_memory_is_not_yet_allocated(rank, size):
     """MXNet allocates the memory of mx.nd.empty at its first use: here, in the collective."""
     x = mx.nd.empty((1000, 7)) if rank else mx.nd.full((1000, 7), 3)
     np.testing.assert_array_equal(hvd.broadcast_(x, 0).asnumpy(), 3)

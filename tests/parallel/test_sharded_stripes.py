@@ -105,7 +105,7 @@ def test_training_goes_on_from_saved_states_divided_among_hosts(tmp_path, when, 
         assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_only_rank_0_writes_a_file_if_save_states_gets_none_on_other_ranks(tmp_path):
+def test_rank_0_writes_the_only_file_if_other_ranks_pass_none_to_save_states(tmp_path):
     net = wide_net()
     trainer = hvd.ShardedTrainer(net.collect_params(), sgd())
     train_wide(net, trainer)

@@ -26,7 +26,7 @@ def line(groups: str, op: str = "all-reduce", shape: str = "f32[4]") -> str:
         ("source_target_pairs={{0,1},{1,0}}", [(0, 1, 2, 3)]),
     ],
 )
-def test_groups_are_read_in_each_notation(written, expected):
+def test_replica_groups_are_read_in_each_notation(written, expected):
     assert replica_groups.of(line(written), 4) == expected
 
 
@@ -35,7 +35,7 @@ def test_a_group_in_several_lines_of_a_program_is_returned_once():
     assert replica_groups.of(text, 4) == [(0, 1)]
 
 
-def test_an_unknown_notation_is_refused():
+def test_an_unknown_notation_of_replica_groups_is_refused():
     with pytest.raises(
         RuntimeError, match="devices of a collective in an unknown format: replica_groups=V9"
     ):

@@ -183,7 +183,7 @@ def test_several_jobs_are_listed_with_command_user_process_and_age(monkeypatch):
     assert watching.job_of("c") == "cd2"
 
 
-def test_without_a_repeated_tensor_no_steps_are_found():
+def test_no_steps_are_found_if_no_tensor_is_repeated():
     assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
 
 
