@@ -1,5 +1,5 @@
-/* Nudges over the loopback ring the doorbell, foreign datagrams do not; a rank that never nudges is
- * detected. */
+/* Nudges over the loopback ring the doorbell, foreign datagrams ring nothing; a rank that never
+ * nudges is detected. */
 #include "check.h"
 #include "counter.h"
 

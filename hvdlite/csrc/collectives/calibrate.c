@@ -59,9 +59,9 @@ static int timed(const struct trial *t, double *seconds, hvd_error *err) {
     return coll_max(t->comm, seconds, sizeof *seconds, t->scratch, err);
 }
 
-/* Measures the seconds of a trial minus the seconds of a trial of one byte. Both include waits for
- * late ranks, so the difference does not. Takes the minimum of several trials; a long trial runs
- * once. */
+/* Measures the seconds of a trial minus the seconds of a trial of one byte. Both trials include
+ * waits for late ranks; the subtraction removes these waits. Takes the minimum of several trials; a
+ * long trial runs once. */
 static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
     struct trial one = t;
     double all, least = HUGE_VAL, first, least_first = HUGE_VAL;

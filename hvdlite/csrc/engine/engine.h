@@ -25,8 +25,8 @@ struct engine_config {
     struct options options;
     struct log log;
     struct stats *stats;       /* NULL: nothing is counted */
-    struct timeline *timeline; /* the caller's; NULL: no timeline */
-    struct flight *flight;     /* the caller's; NULL: no recorder */
+    struct timeline *timeline; /* the caller owns it; NULL: no timeline */
+    struct flight *flight;     /* the caller owns it; NULL: no recorder */
     int group;                 /* number of the group in the flight recorder */
     /* Tells the job's other groups about a dead or silent rank; NULL: there are no other groups. */
     void (*give_up)(const hvd_error *cause);

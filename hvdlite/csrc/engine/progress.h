@@ -1,7 +1,7 @@
 /* Progress: decides which thread steps the engine.
  *
- * The engine's own thread steps, unless a caller that waits for a result does. If a caller steps,
- * no hand-over between threads and no sleep delays the result. While callers step, and for a moment
+ * The engine's own thread steps, or a caller that waits for a result steps. If a caller steps, no
+ * hand-over between threads and no sleep delays the result. While callers step, and for a moment
  * after, the engine's thread is parked: messages do not wake it. */
 #ifndef HVDLITE_ENGINE_PROGRESS_H
 #define HVDLITE_ENGINE_PROGRESS_H

@@ -17,7 +17,7 @@
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
 /* How far an operation has progressed. WAITS: some ranks have not submitted it. AGREED: all ranks
- * have. MOVES: its data moves. DONE, FAILED: it has ended. */
+ * have submitted it. MOVES: its data moves. DONE, FAILED: it has ended. */
 enum flight_phase {
     FLIGHT_NONE,
     FLIGHT_WAITS,

@@ -1,4 +1,4 @@
-/* Long data that one rank sends to another rank of its host: a loan, or through a bounce buffer.
+/* Long data that one rank sends to another rank of its host: as a loan, or in a bounce buffer.
  *
  * Loan: the borrower copies memory of another process of the same user, the lender. The kernel
  * copies the data directly (process_vm_readv). A loan names the lender by its process id. In

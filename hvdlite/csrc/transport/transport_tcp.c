@@ -13,7 +13,7 @@ struct tcp_transport {
     struct transport transport; /* must be first: self() casts it back */
     /* the transport of all ranks; only this transport learns of lost hosts */
     struct transport *job;
-    struct net *net; /* the job's; the transport of all ranks closes it */
+    struct net *net; /* the job's net; the transport of all ranks closes the net */
     struct channel *channel;
     int *peers;   /* by rank: the rank's number in the job */
     int *members; /* by rank of the job: its rank in this group, or NOBODY */
