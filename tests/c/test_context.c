@@ -49,6 +49,27 @@ static void start_job_of_one_rank(void) {
     OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static atomic_bool refuses;
+void *__libc_realloc(void *, size_t);
+
+/* Refuses the array of a job's groups, if the test asks for it. */
+void *realloc(void *old, size_t bytes) {
+    bool refused = atomic_load(&refuses) && bytes == sizeof(struct group *);
+    return refused ? NULL : __libc_realloc(old, bytes);
+}
+
+TEST(test_a_start_without_memory_for_the_groups_returns_an_error) {
+    int lowest = 0, none = -1;
+    atomic_store(&refuses, true);
+    FAILS(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR), HVD_NO_MEMORY);
+    atomic_store(&refuses, false);
+    CHECK_HAS(ERR->text, "no memory for another group of ranks");
+    start_job_of_one_rank();
+    hvd_close();
+}
+#endif
+
 TEST(test_a_waiting_writer_goes_before_returning_readers) {
     int numbers[READERS + 1] = {0, 1, 2};
     start_job_of_one_rank();

@@ -294,9 +294,12 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    code = open_world(j, world, bootstrap, code, err);
+    /* Added before its engine starts. Closing a started engine would wait for the engine's thread,
+     * which waits for the caller's lock (give_up). */
     if (!code) code = job_add(j, world, &id, err);
-    if (code) group_close(world);
+    bool added = !code;
+    code = open_world(j, world, bootstrap, code, err);
+    if (!added) group_close(world);
     return code;
 }
 
