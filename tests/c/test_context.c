@@ -97,6 +97,27 @@ TEST(test_a_process_ends_at_its_limit) {
     CHECK_INT(end_of_child(3600, true), 3);
 }
 
+static bool is_awaited(void) {
+    OK(context_enter(ERR));
+    bool awaited = transport_awaits(context_world()->transport, 0);
+    context_leave();
+    return awaited;
+}
+
+TEST(test_a_limit_does_not_change_the_waits_of_a_later_job) {
+    start_job_of_one_rank();
+    hvd_limit *first = hvd_limit_set(3600, (int[]){0}, 1, 7, "");
+    CHECK(is_awaited());
+    hvd_close();
+    start_job_of_one_rank();
+    hvd_limit_lift(first);
+    hvd_limit *second = hvd_limit_set(3600, (int[]){0}, 1, 7, "");
+    CHECK(is_awaited());
+    hvd_limit_lift(second);
+    CHECK(!is_awaited());
+    hvd_close();
+}
+
 /* At the fork, the parent holds the lock of the kept failures, as any thread of a parent might. */
 TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
     hvd_error error = {.code = HVD_RANK_DEAD, .text = "rank 3 is dead"}, kept;

@@ -17,6 +17,7 @@ struct context {
 static struct {
     pthread_rwlock_t lock;   /* guards `current` */
     struct context *current; /* the only pointer to the process's context */
+    uint64_t jobs;           /* number of jobs opened so far; guarded by `lock` */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards `failures` */
     bool watches_forks;      /* in_child is registered; it renews `failing` */
@@ -83,6 +84,8 @@ struct job *context_job(void) { return &process.current->job; }
 
 struct group *context_world(void) { return process.current->job.groups[0]; }
 
+uint64_t context_job_number(void) { return process.jobs; }
+
 int context_why_failed(hvd_error *err) {
     for (int id = 0; id < process.current->job.ngroups; id++) {
         struct group *g = job_group(&process.current->job, id);
@@ -131,6 +134,7 @@ int context_open(struct bootstrap *bootstrap, hvd_error *err) {
     if (!code) code = job_open(&c->job, bootstrap, err);
     if (!code) {
         process.current = c;
+        process.jobs++;
     } else if (c) {
         context_free(c);
     }

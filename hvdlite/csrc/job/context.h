@@ -1,6 +1,6 @@
-/* The process: its only job, behind a lock, and data that outlives jobs.
+/* The data of the process.
  *
- * Any thread. */
+ * Its only job is behind a lock; the other data outlives jobs. Any thread. */
 #ifndef HVDLITE_JOB_CONTEXT_H
 #define HVDLITE_JOB_CONTEXT_H
 
@@ -18,6 +18,8 @@ int context_enter_group(int id, const char *name, struct group **out, hvd_error 
 /* ---- call these between enter and leave ---- */
 struct job *context_job(void);
 struct group *context_world(void); /* the group of all ranks */
+/* Returns 1 for the first job that this process has opened, 2 for the second, ... */
+uint64_t context_job_number(void);
 /* Returns HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 

@@ -18,6 +18,7 @@ struct hvd_limit {
     int code;
     const char *message;
     int nranks, *ranks; /* ranks for which the process waits in MPI; nranks 0: unknown */
+    uint64_t job;       /* number of the job of these ranks; 0: none */
     struct mutex mutex; /* guards `lifted` */
     bool lifted;
 };
@@ -28,8 +29,16 @@ static void end_now(const struct hvd_limit *l, const hvd_error *why) {
     _exit(l->code);
 }
 
-static bool has_failed(hvd_error *why) {
+/* Enters the context if this process is still in the limit's job. */
+static bool enter_job(const struct hvd_limit *l) {
     if (context_enter(NULL)) return false;
+    if (context_job_number() == l->job) return true;
+    context_leave();
+    return false;
+}
+
+static bool has_failed(const struct hvd_limit *l, hvd_error *why) {
+    if (!enter_job(l)) return false;
     bool failed = context_why_failed(why);
     context_leave();
     return failed;
@@ -42,7 +51,7 @@ static void *end_at_limit(void *arg) {
     mutex_lock(&l->mutex);
     while (!l->lifted) {
         double now = clock_now();
-        if (l->nranks && !has_failed(&why)) l->until = now + l->seconds;
+        if (l->nranks && !has_failed(l, &why)) l->until = now + l->seconds;
         if (now >= l->until) end_now(l, &why);
         mutex_wait(&l->mutex, l->nranks ? LOOK : l->until - now);
     }
@@ -51,7 +60,7 @@ static void *end_at_limit(void *arg) {
 }
 
 static void await_all(const struct hvd_limit *l, int by) {
-    if (!l->nranks || context_enter(NULL)) return;
+    if (!enter_job(l)) return;
     for (int i = 0; i < l->nranks; i++)
         transport_await(context_world()->transport, l->ranks[i], by);
     context_leave();
@@ -69,6 +78,10 @@ hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
     l->message = strcpy((char *)(l->ranks + nranks), message);
     if (bytes) memcpy(l->ranks, ranks, bytes);
     mutex_init(&l->mutex);
+    if (nranks && !context_enter(NULL)) {
+        l->job = context_job_number();
+        context_leave();
+    }
     await_all(l, 1);
     if (!thread_start(&l->thread, end_at_limit, l, "hvdlite-end", NULL)) return l;
     await_all(l, -1);
