@@ -1,4 +1,4 @@
-/* The harness of the C tests: checks, which count and print, and the main() of every test program.
+/* The harness of the C tests.
  *
  * Include it first. Any thread may run checks. An alarm ends a program that hangs. */
 #ifndef HVDLITE_CHECK_H
@@ -131,12 +131,17 @@ static inline const char *numbered(const char *name, int number) {
     return text;
 }
 
-/* Starts n threads. Thread i gets element i of the array `args`, whose elements have `size`
- * bytes. */
+/* Starts n threads. Thread i gets element i of the array `args`, whose elements have `size` bytes.
+ * Unless a sanitizer needs more, a thread has a stack of 512 KiB, because users' threads may have
+ * small stacks, too. */
 static inline void threads_start(pthread_t *threads, int n, void *(*run)(void *), void *args,
                                  size_t size) {
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    if (!CHECK_SLOW) pthread_attr_setstacksize(&small, 512 << 10);
     for (int i = 0; i < n; i++)
-        REQUIRE(!pthread_create(&threads[i], NULL, run, (char *)args + (size_t)i * size));
+        REQUIRE(!pthread_create(&threads[i], &small, run, (char *)args + (size_t)i * size));
+    pthread_attr_destroy(&small);
 }
 
 static inline void threads_join(pthread_t *threads, int n) {

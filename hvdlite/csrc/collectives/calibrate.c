@@ -2,11 +2,12 @@
 #include "base/os.h"
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
+#include "shm/shmem.h"
 #include "transport/comm.h"
 
 #include <math.h>
 
-enum { STEPS = 8, TRIALS = 3 };
+enum { STEPS = 8, TRIALS = 3, MEMORY = (2 + COST_MANY) * PACE_SEGMENT };
 
 /* Seconds. If a trial has taken ENOUGH, no larger trial follows; if a trial has taken LONG, it is
  * not repeated. */
@@ -129,10 +130,8 @@ static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_erro
     return HVD_OK;
 }
 
-static int measure(const struct comm *comm, struct cost *cost, struct scratch *scratch,
-                   hvd_error *err) {
-    /* on the stack: if one rank could not allocate memory, the other ranks would wait for it */
-    char memory[(2 + COST_MANY) * PACE_SEGMENT] = {0};
+static int measure(const struct comm *comm, struct cost *cost, void *memory,
+                   struct scratch *scratch, hvd_error *err) {
     struct trial t = {.comm = comm,
                       .memory = memory,
                       .scratch = scratch,
@@ -147,13 +146,19 @@ static int measure(const struct comm *comm, struct cost *cost, struct scratch *s
 
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     const struct layout *layout = all->layout;
+    bool measures = layout->local_of[all->rank] == 0;
     struct scratch scratch = {0};
+    void *memory = NULL;
+    hvd_error ignored;
     *cost = COST_ON_A_HOST;
     if (all->hosts == 1) return HVD_OK;
-    *cost = (struct cost){.far = 1};
-    int code = HVD_OK;
-    if (layout->local_of[all->rank] == 0) code = measure(&layout->lane, cost, &scratch, err);
+    /* if one rank has no memory, no rank measures: the others would wait for that rank */
+    double lacks = measures && shmem_map_private(&memory, MEMORY, &ignored);
+    int code = coll_max(all, &lacks, sizeof lacks, &scratch, err);
+    *cost = lacks > 0 ? COST_FIXED : (struct cost){.far = 1};
+    if (!code && measures && lacks == 0) code = measure(&layout->lane, cost, memory, &scratch, err);
     if (!code) code = coll_max(all, cost, sizeof *cost, &scratch, err);
     scratch_free(&scratch);
+    shmem_close(memory, MEMORY);
     return code;
 }

@@ -56,7 +56,7 @@ size_t coll_doubling_bytes(const struct comm *comm);
  * rank of each host exchanges messages with the next hosts: first 1 byte, for alpha; then more and
  * more segments, until a trial takes some ms; then messages that go as far as the circulant's. All
  * ranks use the slowest rank's times, so they choose the same algorithms. On one host it does
- * nothing. */
+ * nothing. If a rank is short of memory, the costs are COST_FIXED. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

@@ -5,15 +5,20 @@
  * measurement knows no topology: it tries 1 to MOST_TEAMS teams of equal size. */
 #include "base/os.h"
 #include "collectives/algorithm.h"
+#include "shm/shmem.h"
 #include "shm/window.h"
 
 #include <math.h>
 
+/* All these numbers are chosen, not measured. More ranks, teams, sums or bytes to measure find a
+ * better team, and make the start longer. */
 enum {
     MOST_RANKS_UNMEASURED = 8, /* with so few ranks the start measures nothing */
     MOST_TEAMS = 8,
     SUMS = 5, /* measured sums of each size and number of teams; the fastest counts */
-    FROM_IF_WANTED = 4 << 10, /* minimum bytes of a sum in teams, if a user wants teams */
+    /* Minimum bytes of a sum in teams, if a user wants teams. Smaller sums save less traffic than
+     * the additional wait costs. */
+    FROM_IF_WANTED = 4 << 10,
     /* bytes of the measured sums; measured teams are used from half of these bytes on */
     SMALL = 64 << 10,
     LARGE = 1 << 20,
@@ -77,11 +82,8 @@ static int find_fastest(struct sums *s, size_t bytes, const bool *possible, int 
 }
 
 static int measure(struct sums *s, hvd_error *err) {
-    /* on the stack: if one rank could not allocate memory, the other ranks would wait for it */
-    char data[LARGE] = {0};
     bool possible[MOST_TEAMS + 1] = {false, true};
     int best, small, size = s->host->size;
-    s->data = data;
     for (int teams = 2; teams <= MOST_TEAMS; teams++)
         possible[teams] = size % teams == 0 && is_team(s->host->window, (size_t)(size / teams));
     HVD_TRY(find_fastest(s, LARGE, possible, &best, err));
@@ -93,12 +95,18 @@ static int measure(struct sums *s, hvd_error *err) {
 
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err) {
     struct sums s = {.host = all};
-    double largest[] = {(double)team, own_core ? 0 : 1}; /* coll_max sets the largest values */
+    void *memory = NULL;
+    hvd_error ignored;
     if (!all->window || all->size < 4) return HVD_OK;
+    /* the ranks measure only if all ranks have memory: otherwise some would wait for the others */
+    bool can = own_core && !team && all->size > MOST_RANKS_UNMEASURED &&
+               !shmem_map_private(&memory, LARGE, &ignored);
+    double largest[] = {(double)team, can ? 0 : 1}; /* coll_max sets the largest values */
+    s.data = memory;
     int code = coll_max(all, largest, sizeof largest, &s.scratch, err);
     if (!code) set_team(all->window, (size_t)largest[0], FROM_IF_WANTED);
-    bool measures = largest[0] == 0 && largest[1] == 0 && all->size > MOST_RANKS_UNMEASURED;
-    if (!code && measures) code = measure(&s, err);
+    if (!code && largest[0] == 0 && largest[1] == 0) code = measure(&s, err);
     scratch_free(&s.scratch);
+    shmem_close(memory, LARGE);
     return code;
 }

@@ -219,19 +219,15 @@ static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
 }
 
 void helpers_measure(struct helpers *h) {
-    /* Does not call malloc: after the free, malloc would serve later large arrays from the heap,
-     * where a sum of 8 MiB took 1.2 times as long. */
     hvd_error ignored;
     void *memory;
-    int fd;
-    if (!h || h->least || shmem_reserve(&memory, 2 * LARGEST, 1, 0, &fd, &ignored)) return;
-    memset(memory, 1, 2 * LARGEST);
+    if (!h || h->least || shmem_map_private(&memory, 2 * LARGEST, &ignored)) return;
     start(h);
     h->least = SIZE_MAX;
     struct copy c = {memory, (char *)memory + LARGEST, LARGEST};
     for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) h->least = c.bytes;
     h->in_vain = h->uncalled = 0;
-    shmem_release(memory, 2 * LARGEST, fd);
+    shmem_close(memory, 2 * LARGEST);
 }
 
 /* ---- collectives ---- */

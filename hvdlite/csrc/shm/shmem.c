@@ -141,6 +141,11 @@ static int map_whole(void **memory, size_t bytes, int flags, int fd, const char 
                      strerror(why));
 }
 
+int shmem_map_private(void **memory, size_t bytes, hvd_error *err) {
+    return map_whole(memory, bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
+                     "memory for a measurement", err);
+}
+
 static int map(void **memory, size_t bytes, int flags, const char *address, hvd_error *err) {
     int fd;
     HVD_TRY(open_address(address, bytes, &fd, err));
