@@ -63,6 +63,7 @@ def test_opening_a_group_with_a_rank_that_has_left_is_an_error(how):
     ), first
     assert last["text"] == "rank 1 has left the job: ranks [0, 1, 2] can't open a group of ranks"
     assert (first["again"], last["again"]) == (first["text"], last["text"])
+    assert last["pending"] == []  # the first rank takes the messages of all ranks
 
 
 @every_carrier

@@ -128,10 +128,10 @@ def _meet(ranks: List[int], name: str) -> None:
     Opening a group would wait forever for a rank that has left, but a message to it fails. So each
     rank sends a message to the first rank, which tells the others which rank has left.
     """
-    rank, first, lost = topology.rank(), ranks[0], np.zeros(1, np.int32)
+    rank, first = topology.rank(), ranks[0]
+    lost, left = np.zeros(1, np.int32), np.zeros(1, np.int32)
     if rank != first:
         start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
-        left = np.zeros(1, np.int32)
         run(lib.HVD_RECV, f"{name}.{rank}.lost", left, left, root=first)
         if left:
             who = int(left[0]) - 1
@@ -139,12 +139,12 @@ def _meet(ranks: List[int], name: str) -> None:
             raise HvdliteError(text, kind=RANK_LEFT, ranks=(who,))
         return
     others, error = ranks[1:], None
-    for other in others:
+    for other in others:  # also after an error: otherwise sends of other ranks would never end
         try:
-            run(lib.HVD_RECV, f"{name}.{other}", lost, lost, root=other)
-        except HvdliteError as left:
-            lost[0], error = other + 1, left
-            break
+            run(lib.HVD_RECV, f"{name}.{other}", left, left, root=other)
+        except HvdliteError as failure:
+            if not error:
+                lost[0], error = other + 1, failure
     for other in others:  # does not wait until the others receive the message
         start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
     if error:

@@ -12,6 +12,7 @@ from jobs import report
 import hvdlite as hvd
 import hvdlite.numpy
 from hvdlite.core.registry import open_among
+from hvdlite.monitor import live, memory
 
 how, wait = sys.argv[1:]
 errors = [hvd.HvdliteError]
@@ -59,6 +60,12 @@ def waiting_for_rank_1() -> None:
         open_among([0, 1, 2], 7)
     else:
         train()
+
+
+def pending() -> list:
+    """Return the names of this rank's operations that have not ended."""
+    with memory.Recorder(memory.files_of(os.getpid())[0]) as recorder:
+        return [op["name"] for op in live.pending(recorder.snapshot())]
 
 
 def at_exit_raises() -> None:
@@ -113,7 +120,7 @@ else:
     try:
         waiting_for_rank_1()
     except tuple(errors) as error:
-        report(rank, text=str(error))
+        report(rank, text=str(error), pending=pending())
         hvd.barrier(survivors)  # otherwise a survivor may end before another one waits for rank 1
         if how not in ("caught exit", "end", "exit 0", "shutdown"):
             raise
