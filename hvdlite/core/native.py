@@ -185,7 +185,8 @@ def numbered(error: HvdliteError) -> HvdliteError:
 def _kept_failure(message: str) -> Optional[HvdliteError]:
     """Return the failure whose number ``hvd_keep_failure`` has appended to the message."""
     # The last number is this process's: the message may quote another rank's text, with its number.
-    numbers, error = re.findall(r" \[hvdlite error (\d+)\]", message), new_error()
+    mark, error = _text(lib.hvd_error_mark), new_error()
+    numbers = re.findall(re.escape(mark) + r"(\d+)\]", message)
     kept = numbers and lib.hvd_kept_failure(int(numbers[-1]), error)
     return exception_of(error) if kept else None
 

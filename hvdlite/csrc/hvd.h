@@ -152,7 +152,6 @@ int hvd_get_stats(hvd_stats *out, hvd_error *err);
  * *err; HVD_UNSUPPORTED: the ranks can't share memory. A page uses no memory until it is
  * written. */
 typedef struct hvd_region hvd_region;
-#define HVD_REGION_ADDRESS 64
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
 /* Returns the address with which other ranks join the first `used` bytes. Moves these bytes to
@@ -228,7 +227,8 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Keeps a copy of the error, and appends its number to the text: " [hvdlite error 3]". */
+/* Keeps a copy of the error, and appends its number to the text: hvd_error_mark, then "3]". */
+extern const char hvd_error_mark[];
 void hvd_keep_failure(hvd_error *err);
 /* Copies a kept error. Returns false if the error is not kept any more. */
 bool hvd_kept_failure(uint64_t number, hvd_error *out);

@@ -76,8 +76,7 @@ def build() -> Path:
     :raises RuntimeError: as ``training.compiled.build``.
     """
     source = Path(__file__).with_name("calls.c")
-    compiler = [*shlex.split(os.environ.get("CC", "cc")), "-std=c11", "-O2", "-fvisibility=hidden"]
-    compiler += ["-shared", "-fPIC", "-pthread"]
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), "-std=c11", *compiled.FLAGS]
     folders = [f"-I{compiled.CSRC}", f"-isystem{jax.ffi.include_dir()}"]
     return compiled.build(
         f"its calls for jaxlib {jaxlib.__version__} (`python -m hvdlite.jax.calls`)",

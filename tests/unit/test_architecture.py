@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hvdlite._build as build
+from hvdlite.training import compiled
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvdlite"
 CSRC = PACKAGE / "csrc"
@@ -323,10 +324,14 @@ def test_declarations_for_python_come_from_the_headers():
         assert ("/* cdef begin */" in text) == (path_of(header) in seen)
 
 
-@pytest.mark.parametrize(
-    "file", ("Makefile", "hvdlite/_build.py", "hvdlite/torch/backend/compiled.py")
-)
-def test_every_compilation_switches_fp_contraction_off(file):
+def test_every_compilation_switches_fp_contraction_off():
     """Clang contracts products and sums to fused multiply-adds by default, which changes bits."""
-    compiles = (PACKAGE.parent / file).read_text().split("-std=c")[1:]
-    assert compiles and all("-ffp-contract=off" in flags[:120] for flags in compiles)
+    files = [file for file in [*MAKEFILES, *MODULES] if "-std=c" in text_of(file)]
+    assert len(files) > 3
+    assert "-ffp-contract=off" in compiled.FLAGS
+
+    def wrong(file) -> list:
+        compiles = [flags[:120] for flags in text_of(file).split("-std=c")[1:]]
+        return [c for c in compiles if not re.search(r"-ffp-contract=off|compiled\.FLAGS", c)]
+
+    assert wrong_in(files, wrong) == {}

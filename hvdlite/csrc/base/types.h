@@ -117,6 +117,8 @@ typedef struct hvd_update {
 
 #define HVD_MAX_DIMS 32 /* NumPy has the same limit */
 
+#define HVD_REGION_ADDRESS 64 /* bytes of an address of shared memory, including the final zero */
+
 /* The position of this process in the job. A host is a set of ranks that can share memory. */
 typedef struct hvd_topology {
     int rank, size;             /* among all ranks of the job */

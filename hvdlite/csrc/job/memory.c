@@ -1,14 +1,10 @@
-/* The functions of hvd.h for memory that the ranks of one host share: memory that exists once per
- * host, and regions, one for each rank. */
+/* The functions of hvd.h for memory that the ranks of one host share. */
 #include "hvd.h"
 
 #include "job/context.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>
-
-_Static_assert(HVD_REGION_ADDRESS == SHMEM_ADDRESS,
-               "hvd.h and shm/shmem.h must give addresses of regions the same length");
 
 static int check_shared(hvd_error *err) {
     HVD_TRY(context_enter(err));

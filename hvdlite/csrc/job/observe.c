@@ -1,4 +1,4 @@
-/* What a job shows to its user: counters, the flight recorder, the timeline and kept errors. */
+/* What a job shows to its user. */
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "hvd.h"
 
@@ -78,15 +78,17 @@ int hvd_timeline_stop(hvd_error *err) {
  * A framework raises a collective's error as its own exception, which has only the error's text.
  * The number at the end of the text leads back to the error. */
 
+const char hvd_error_mark[] = " [hvdlite error ";
+
 void hvd_keep_failure(hvd_error *err) {
-    enum { MOST = sizeof " [hvdlite error 18446744073709551615]" };
+    enum { MOST = sizeof hvd_error_mark + sizeof "18446744073709551615]" };
     struct failures *f = context_lock_failures();
     uint64_t number = ++f->count;
     f->last[number % FAILURES_KEPT] = *err;
     context_unlock_failures();
     size_t used = strnlen(err->text, sizeof err->text - MOST);
     while (used && (err->text[used] & 0xC0) == 0x80) used--; /* do not cut a character */
-    snprintf(err->text + used, MOST, " [hvdlite error %llu]", (unsigned long long)number);
+    snprintf(err->text + used, MOST, "%s%llu]", hvd_error_mark, (unsigned long long)number);
 }
 
 bool hvd_kept_failure(uint64_t number, hvd_error *out) {

@@ -16,16 +16,18 @@
 
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
-/* How far an operation has progressed. WAITS: some ranks have not submitted it. AGREED: all ranks
- * have submitted it. MOVES: its data moves. DONE, FAILED: it has ended. */
-enum flight_phase {
-    FLIGHT_NONE,
-    FLIGHT_WAITS,
-    FLIGHT_AGREED,
-    FLIGHT_MOVES,
-    FLIGHT_DONE,
-    FLIGHT_FAILED
-};
+/* How far an operation has progressed: one row for each phase, with the name that readers see.
+ * WAITS: some ranks have not submitted it. AGREED: all ranks have submitted it. MOVES: its data
+ * moves. DONE, FAILED: it has ended. */
+#define FLIGHT_PHASES(ROW)                                                                         \
+    ROW(NONE, "none")                                                                              \
+    ROW(WAITS, "waits")                                                                            \
+    ROW(AGREED, "agreed")                                                                          \
+    ROW(MOVES, "moves")                                                                            \
+    ROW(DONE, "done")                                                                              \
+    ROW(FAILED, "failed")
+#define FLIGHT_PHASE(PHASE, NAME) FLIGHT_##PHASE,
+enum flight_phase { FLIGHT_PHASES(FLIGHT_PHASE) };
 
 /* The kind of an operation that this rank does alone; all other kinds are kinds of tensors. */
 enum { FLIGHT_ALONE = HVD_KINDS };

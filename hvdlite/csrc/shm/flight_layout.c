@@ -66,8 +66,8 @@ static const struct field FIELDS[] = {
     OP(name),
 };
 
-static const char *const PHASES[] = {"none", "waits", "agreed", "moves", "done", "failed"};
-_Static_assert(sizeof PHASES / sizeof *PHASES == FLIGHT_FAILED + 1, "each phase must have a name");
+#define NAME(PHASE, TEXT) [FLIGHT_##PHASE] = TEXT,
+static const char *const PHASES[] = {FLIGHT_PHASES(NAME)};
 
 /* Writes the names of the values of op.phase and op.kind: "phase.1 waits;". */
 static size_t add_names(char *text, size_t size) {

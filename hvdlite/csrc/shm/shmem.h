@@ -9,9 +9,10 @@
 #define HVDLITE_SHM_SHMEM_H
 
 #include "base/error.h"
+#include "base/types.h"
 
 /* bytes of an address; bytes of a large page on x86-64 and most arm64 */
-enum { SHMEM_ADDRESS = 64, SHMEM_LARGE_PAGE = 2 << 20 };
+enum { SHMEM_ADDRESS = HVD_REGION_ADDRESS, SHMEM_LARGE_PAGE = 2 << 20 };
 
 /* Reserves address space for `n` parts of `bytes` each. Part `self` is zeroed memory of this
  * process; the other parts must be attached. A page uses no memory until it is written. */

@@ -78,8 +78,7 @@ def _flags() -> List[str]:
     names = "COMPILER_TYPE", "STDLIB", "BUILD_ABI"
     known = {name: getattr(torch._C, f"_PYBIND11_{name}", None) for name in names}
     return [
-        *("-std=c++20", "-O2", "-ffp-contract=off", "-DNDEBUG", "-fvisibility=hidden"),
-        *("-shared", "-fPIC", "-pthread"),
+        *("-std=c++20", *compiled.FLAGS, "-DNDEBUG"),
         f"-DTORCH_EXTENSION_NAME={TORCH_MODULE}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f'-DPYBIND11_{name}="{value}"' for name, value in known.items() if value),
