@@ -1,7 +1,8 @@
 /* Chooses the cheapest allreduce or broadcast by messages, given the cost of a message on the comm.
  *
- * a is the cost of a message, b(m) the time of its m bytes, q = ceil(log2 p). All costs are
- * measured when the job starts (pace.h). An allreduce costs:
+ * a is the cost of a message, b(m) the time of its m bytes, q = ceil(log2 p). The costs
+ * between hosts are measured when the job starts, unless pace.h has constants for them. An
+ * allreduce costs:
  *
  *   doubling    q (a + f b(S)), and f b(S) once more if p is not a power of two
  *   circulant   a + f b(m) for each message: two messages each of about S/2, S/4, ... S/p

@@ -1,9 +1,10 @@
 /* The engine: a background thread of each rank that takes tensors from submission to completion.
  *
  * submit -> negotiate (negotiate.h) -> run log -> execute (execute.c) -> complete. If nothing is
- * pending, the thread sleeps until a submission or a message wakes it. A caller that waits for a
- * tensor may step the engine instead of this thread (progress.h). Only one thread at a time uses
- * the transport. Every rank runs the coordinator's log in order.
+ * pending, the thread sleeps until a submission or a message wakes it, at most 10 ms to 0.5 s
+ * (transport_longest_sleep). A caller that waits for a tensor may step the engine instead of this
+ * thread (progress.h). Only one thread at a time uses the transport. Every rank runs the
+ * coordinator's log in order.
  *
  * If the transport fails on any rank, all pending tensors and all later submissions fail with the
  * first cause. If ranks disagree about a tensor, only that tensor fails. */

@@ -49,17 +49,22 @@ struct tensor {
     /* true: zeros for a rank that has joined; the table owns this tensor */
     bool zeros;
     enum tensor_stage stage; /* how far the negotiation has progressed */
-    size_t agreed;           /* bytes that are already in batches */
-    uint64_t flight;         /* number of the tensor's operation in the flight recorder; 0: none */
-    bool direct;             /* true: the tensor has the same offset in its region on every rank */
-    bool uneven;             /* true: some rank has chosen its own splits */
-    struct p2p_near *near;   /* recv from a rank of this host: where to read the sender's data */
-    double met;              /* send, recv: when the other rank's tensor matched, by clock_now */
+    /* bytes that are already in batches; send, recv: bytes that are sent, received or read */
+    size_t agreed;
+    uint64_t flight; /* number of the tensor's operation in the flight recorder; 0: none */
+    /* true: the tensor has the same offset in its region on every rank; send: the data goes through
+     * a bounce buffer */
+    bool direct;
+    bool uneven;           /* true: some rank has chosen its own splits */
+    struct p2p_near *near; /* recv from a rank of this host: where to read the sender's data */
+    double met;            /* send, recv: when the other rank's tensor matched, by clock_now */
     /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
     int64_t *rows;
     struct map_node node; /* node in the map of names */
-    /* The table sets the following fields. */
-    uint64_t id; /* the cache id that was reported; 0: the whole request was reported */
+    /* The table sets the following fields, except for sends and receives (p2p.h). */
+    /* the cache id that was reported; 0: the whole request was reported; send, recv: the sender's
+     * number of the send */
+    uint64_t id;
     struct map_node by_id;
     struct tensor *newer, *older; /* neighbors in the table's list */
     /* the next tensor of the same name, which waits until this tensor ends */

@@ -14,15 +14,23 @@
 enum {
     /* All these numbers are chosen, not measured.
      *
-     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. Smaller
-     * collectives have no helpers, because helpers need time to wake up; but HVDLITE_THREADS_BYTES
-     * may set a smaller limit. */
+     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. A
+     * larger LARGEST makes the start longer. Smaller collectives have no helpers, because helpers
+     * need time to wake up; but HVDLITE_THREADS_BYTES may set a smaller limit. */
     SMALLEST = 128 << 10,
     LARGEST = 4 << 20,
-    TIMES = 5,         /* for each size: number of copies with helpers, and of copies without */
-    LOOKS = 16,        /* read the clock only at every LOOKS-th check */
-    PATIENCE = 10000,  /* number of checks for the end of helpers' parts before the first yield */
-    MOST_UNCALLED = 64 /* the most calls in a row that do not wake late helpers */
+    /* For each size: number of copies with helpers, and of copies without. More copies give more
+     * reliable medians and a longer start. */
+    TIMES = 5,
+    /* Read the clock only at every LOOKS-th check. More checks see a call sooner, but then helpers
+     * stop spinning later. */
+    LOOKS = 16,
+    /* Number of checks for the end of helpers' parts before the first yield. More checks see the
+     * end sooner, but keep the core from a helper that has lost its core. */
+    PATIENCE = 10000,
+    /* The most calls in a row that do not wake late helpers. More such calls save useless wakes,
+     * but find out later that helpers are in time again. */
+    MOST_UNCALLED = 64
 };
 
 /* One part of the work: the number of the call in which it was last taken, and last done. */
@@ -210,7 +218,9 @@ static int compare(const void *a, const void *b) {
 
 /* Compares medians, because other threads delay single copies. */
 static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
-    static const double CLEARLY = 0.8; /* a margin, chosen, not measured */
+    /* Chosen, not measured. A larger part accepts helpers because of a disturbed measurement; a
+     * smaller part rejects helpers that save time. */
+    static const double CLEARLY = 0.8;
     double times[2][TIMES];
     for (int i = 0; i < TIMES; i++)
         for (int helped = 0; helped < 2; helped++) times[helped][i] = time_copy(h, c, helped);

@@ -36,7 +36,9 @@ struct life_card life_card_of_this_process(void) {
 
 /* Seconds between the end of a process and its report. Meanwhile the process's last messages
  * arrive, and may say that the rank has left. A host with more runnable threads than cores delivers
- * the messages within a few time slices of some ms. Both numbers are chosen, not measured. */
+ * the messages within a few time slices of some ms. Both numbers are chosen, not measured: a
+ * shorter time reports ranks that have left as dead, a longer time delays the error on the other
+ * ranks. */
 static const double GRACE = 20e-3;
 /* The most delays in a row, if in each of them another process ends. */
 enum { GRACES = 10 };
