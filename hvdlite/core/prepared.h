@@ -1,4 +1,4 @@
-/* Repeated collectives in C: the state of the module _prepared, and functions that both files use.
+/* What the C files of the module _prepared share.
  *
  * The interpreter owns the state. Every caller holds the interpreter's lock; in a Python without
  * this lock, only setup() writes the state, while a module is imported. */

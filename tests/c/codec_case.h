@@ -1,5 +1,4 @@
-/* The gradients of all ranks, which every rank can compute; their encoded messages, and the
- * expected sum. */
+/* The data for tests of codecs. Every rank can compute the gradients of all ranks. */
 #ifndef HVDLITE_CODEC_CASE_H
 #define HVDLITE_CODEC_CASE_H
 

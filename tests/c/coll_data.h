@@ -1,5 +1,4 @@
-/* The data for tests of collectives: the inputs of all ranks, and checks of results against the
- * serial result.
+/* The data for tests of collectives.
  *
  * The data repeats with a prime period, so that a segment in the wrong place is detected. A large
  * expected result needs only a copy. */

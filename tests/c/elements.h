@@ -1,4 +1,4 @@
-/* Elements of every dtype as doubles, and a slow allreduce as the reference.
+/* The reference for allreduces of every dtype, computed with doubles.
  *
  * Inputs are small whole numbers: sums are exact in every accumulator, so results must match
  * exactly. */

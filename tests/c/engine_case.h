@@ -1,5 +1,4 @@
-/* A rank with an engine, and tensors that the rank submits, waits for and compares with the serial
- * result. */
+/* A rank with an engine, for tests. */
 #ifndef HVDLITE_ENGINE_CASE_H
 #define HVDLITE_ENGINE_CASE_H
 

@@ -1,4 +1,4 @@
-/* Helpers for tests of handles, and of callers that step the engine until their tensor is done. */
+/* A rank with handles, for tests. */
 #ifndef HVDLITE_HANDLE_CASE_H
 #define HVDLITE_HANDLE_CASE_H
 

@@ -1,4 +1,4 @@
-/* Letters: sends and receives with known data, and checks of their results. */
+/* Letters: sends and receives with known data. */
 #ifndef HVDLITE_LETTERS_H
 #define HVDLITE_LETTERS_H
 

@@ -1,7 +1,8 @@
-/* How loops over numbers are compiled, and the floating-point mode of a thread.
+/* How the processor runs loops over numbers.
  *
- * TensorFlow's threads flush subnormal numbers to 0, and PyTorch's threads do if the user asks. If
- * such a thread computed a sum, its rank's result could differ from the other ranks' results. */
+ * SIMD selects the instructions, floats_exact the floating-point mode of the thread. TensorFlow's
+ * threads flush subnormal numbers to 0, and PyTorch's threads do if the user asks. If such a thread
+ * computed a sum, its rank's result could differ from the other ranks' results. */
 #ifndef HVDLITE_BASE_FLOATS_H
 #define HVDLITE_BASE_FLOATS_H
 

@@ -1,9 +1,8 @@
-/* Two ways to sleep until a file can be read. A poller has its own thread; a bell serves any
- * thread.
+/* How threads sleep until a file can be read.
  *
- * When a file can be read, the poller's thread calls the file's handler. Pollers watch files for
- * events that ring no doorbell: data on sockets, and the ends of processes. All files must be added
- * before the thread starts. */
+ * A poller has its own thread, a bell serves any thread. When a file can be read, the poller's
+ * thread calls the file's handler. Pollers watch files for events that ring no doorbell: data on
+ * sockets, and the ends of processes. All files must be added before the thread starts. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 

@@ -1,5 +1,7 @@
-/* Allreduce with an update of weights whose states are dealt to the hosts: each host updates the
- * stripes that it owns.
+/* Updates weights with the sums of their gradients.
+ *
+ * Dealt weights: the optimizer states are dealt to the hosts, and each host updates the stripes
+ * that it owns.
  *
  *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
  *   SC'20: its first stage. The ring is that of ring.c.

@@ -1,5 +1,4 @@
-/* Shared by the collectives in two levels: the steps of each level (host and lane), and which level
- * scales the result.
+/* The steps that the collectives in two levels share.
  *
  * The step on the host applies the prescale. If a dtype is narrower than its accumulator, this step
  * also divides, because the sum of a host could overflow although the average does not. The step on

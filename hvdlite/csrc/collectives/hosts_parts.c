@@ -1,4 +1,4 @@
-/* Allgather and reducescatter in two levels: each rank's part is sent to each host once.
+/* Collectives of the ranks' parts in two levels: each rank's part is sent to each host once.
  *
  * The parts of a host's ranks are the host's block, which is cut into one chunk per lane. A rank's
  * lane memory has the chunks of its lane from all hosts. p = 4, hosts {a, b} and {c, d}; ab0 is the

@@ -1,5 +1,4 @@
-/* Window reducescatter and alltoall: every rank has a part for every other rank, passed in shared
- * memory.
+/* Window collectives in which every rank has a part for every other rank.
  *
  * A slot is cut into p - 1 sub-slots, one for each other rank. In a round every rank stages the
  * next segment of each part in the sub-slot of the receiver, and the receiver takes it from there.

@@ -1,4 +1,4 @@
-/* The memory of a place in the window, and how the data of a round passes through it.
+/* The memory of a place in the window.
  *
  * On each rank a place has a head, then room for two inputs. The head has a cache line for the word
  * of fast_round.h (only local rank 0's word is used), and a line for the last round with sums. In

@@ -1,5 +1,4 @@
-/* What sends (p2p.c) and receives (p2p_receive.c) both use: messages to a peer, and the end of a
- * tensor. */
+/* What sends (p2p.c) and receives (p2p_receive.c) share. */
 #include "base/os.h"
 #include "engine/p2p_state.h"
 

@@ -1,6 +1,6 @@
-/* The messages of sends and receives, and the state of each peer; shared by the files p2p*.c.
+/* What the files p2p*.c share: the state of a peer.
  *
- * Only the stepping thread uses them. */
+ * Only the stepping thread uses it. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H
 #define HVDLITE_ENGINE_P2P_STATE_H
 

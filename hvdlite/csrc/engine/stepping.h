@@ -1,7 +1,7 @@
-/* Steps of the engine: the state of an engine, and the thread that steps the engine.
+/* One step of the engine.
  *
- * Only engine.c and stepping.c include this file. One thread steps at a time: the engine's own
- * thread, or a caller that waits for a tensor (progress.h). */
+ * Only engine.c and stepping.c include this file; they share the engine's state. One thread steps
+ * at a time: the engine's own thread, or a caller that waits for a tensor (progress.h). */
 #ifndef HVDLITE_ENGINE_STEPPING_H
 #define HVDLITE_ENGINE_STEPPING_H
 

@@ -1,4 +1,4 @@
-/* Checks of a tensor at its submission, and of the rows that its output gets from the ranks. */
+/* Checks that a tensor's splits, update and output fit its request. */
 #include "engine/tensors.h"
 
 #include "kernels/update.h"

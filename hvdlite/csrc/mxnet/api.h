@@ -1,8 +1,7 @@
-/* MXNet's C API: the functions that hvdlite calls, looked up in the library that Python has loaded.
- * Also: dtype, shape and memory of an NDArray, and whether hvdlite can use it.
+/* MXNet's C API, as far as hvdlite uses it.
  *
- * Types and signatures are those of MXNet's c_api.h and engine.h, 1.6 to 2.0, so no header is
- * needed. */
+ * The functions are looked up in the library that Python has loaded. Types and signatures are those
+ * of MXNet's c_api.h and engine.h, 1.6 to 2.0, so no header is needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 

@@ -1,4 +1,4 @@
-/* An operation: one or more collectives that MXNet's engine runs as one, and their lifetime.
+/* The life of an operation: one or more collectives that MXNet's engine runs as one.
  *
  * The caller's thread makes an operation, one of MXNet's threads runs or drops it, and hvdlite's
  * engine thread completes it. The last of these threads frees it. */

@@ -1,8 +1,8 @@
-/* The ready tensors: every rank has submitted them, but they are not decided yet. Sorts them in the
- * order in which they shall run, cuts them into pieces and plans batches.
+/* Plans the batches of the ready tensors, which every rank has submitted.
  *
- * A large tensor is cut so that an urgent tensor waits only for a piece of it. Tensor fusion needs
- * copies to and from a buffer, but sends fewer and longer messages. Used by the coordinator. */
+ * The tensors are sorted in the order in which they shall run, and cut into pieces. A large tensor
+ * is cut so that an urgent tensor waits only for a piece of it. Tensor fusion needs copies to and
+ * from a buffer, but sends fewer and longer messages. Used by the coordinator. */
 #ifndef HVDLITE_NEGOTIATION_READY_H
 #define HVDLITE_NEGOTIATION_READY_H
 

@@ -1,8 +1,8 @@
-/* The ranks of one host: their window, and messages through its mailboxes.
+/* The memory that the ranks of one host share.
  *
- * Ranks in this file are local ranks. There is one mailbox for each ordered pair of ranks, behind
- * the window; mailboxes take no memory until they are used. Each message rings a doorbell. One
- * thread calls these functions, except for the doorbells. */
+ * It begins with the window. Ranks in this file are local ranks. There is one mailbox for each
+ * ordered pair of ranks, behind the window; mailboxes take no memory until they are used. Each
+ * message rings a doorbell. One thread calls these functions, except for the doorbells. */
 #ifndef HVDLITE_SHM_HOST_H
 #define HVDLITE_SHM_HOST_H
 

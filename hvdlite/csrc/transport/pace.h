@@ -1,7 +1,7 @@
-/* Pace and cost of a comm. The pace is the length of a segment and the number of segments in flight
- * in each direction.
+/* The numbers by which collectives choose and cut their messages.
  *
- * MPI sends a short message immediately. For a longer message MPI first sends a request, and the
+ * The pace is the length of a segment and the number of segments in flight in each direction. MPI
+ * sends a short message immediately. For a longer message MPI first sends a request, and the
  * request and its answer wait behind data that is queued in the sockets. Over TCP, Open MPI sends
  * up to 64 KiB immediately, header included. Times of a float32 allreduce in ms (medians; two cores
  * for all hosts; Open MPI 5.0.11) by segment length x segments in flight:

@@ -1,5 +1,7 @@
-// Calls: the state that the calls of a group share. It has handles of the core that later calls can
-// reuse, and a list of the calls in progress, so that these can be aborted.
+// Calls: the state that the calls of a group share.
+//
+// It has handles of the core that later calls can reuse, and a list of the calls in progress, so
+// that these can be aborted.
 //
 // The calls of a group use NAMES names in turn. For a name that recurs, the core sends only a cache
 // id, and need not describe and check the tensor again.

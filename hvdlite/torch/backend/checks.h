@@ -1,6 +1,6 @@
-// Checks: verifies that the tensors of one call agree in the necessary properties. Also makes
-// buffers for the core in place of tensors that are not dense.
+// Checks: prepares the tensors of a call for the core.
 //
+// The tensors must agree in the necessary properties; buffers replace tensors that are not dense.
 // PyTorch's own checks (c10d/Utils.hpp) raise most errors. Where these checks are too strict,
 // the checks here raise errors with the same words.
 #pragma once

@@ -1,4 +1,4 @@
-// Group: a process group with its name in the core, sends and receives, and its group of Gloo.
+// Group: a process group of PyTorch.
 //
 // Ranks call a group's collectives in the same order. So the name of a call's tensor in the core is
 // the group's name and the call's number modulo Calls::NAMES, and the core checks that the ranks'

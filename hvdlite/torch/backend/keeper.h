@@ -1,4 +1,4 @@
-// Keeper: threads that complete futures, and end operations if no caller waits for them.
+// Keeper: the threads that complete PyTorch's futures.
 //
 // The engine's thread passes operations to the keeper when the core is done with their tensors. A
 // future's callback may take Python's lock, or wait for another future. So when a thread takes an

@@ -1,5 +1,4 @@
-// Start: describes PyTorch's tensors for the core and starts the core's collectives, for one
-// operation.
+// Start: starts the core's collectives on PyTorch's tensors, for one operation.
 //
 // The core moves elements of any dtype (a dtype that the core lacks as bytes), but reduces only
 // elements of its own dtypes.
