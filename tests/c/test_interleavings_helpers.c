@@ -86,7 +86,7 @@ static void engine_or_helper(int task) {
         of.h = NULL;
     } else if (task <= can_start) {
         wait_until(is_started, &task);
-        help(&of.h->helpers[task - 1]);
+        run_helper(&of.h->helpers[task - 1]);
     } else {
         wait_until(has_ended, NULL);
     }

@@ -170,7 +170,7 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
 
 /* Settles the views of the weights (host_memory_settle). No rank has written the weights yet,
  * because the update needs this rank's part of the collective. */
-static int settle(const struct batch *batch, hvd_error *err) {
+static int settle_views(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;
         bool first = batch->pieces[i].begin == 0;
@@ -180,9 +180,9 @@ static int settle(const struct batch *batch, hvd_error *err) {
     return HVD_OK;
 }
 
-static int run(struct executor *x, const struct batch *batch, hvd_error *err) {
+static int run_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct tensor *first = batch->pieces[0].tensor;
-    HVD_TRY(settle(batch, err));
+    HVD_TRY(settle_views(batch, err));
     if (first->request.kind == HVD_JOIN) {
         memcpy(first->out, first->rows, sizeof *first->rows); /* the last rank that joined */
         return HVD_OK;
@@ -217,7 +217,7 @@ static void count(const struct executor *x, const struct batch *batch) {
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     double started = record_started(x->flight, x->timeline, batch);
     trace(x, batch, "starts");
-    if (run(x, batch, err)) {
+    if (run_batch(x, batch, err)) {
         char text[400];
         request_text(&batch->pieces[0].tensor->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");

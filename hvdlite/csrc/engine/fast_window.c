@@ -86,7 +86,8 @@ void fast_window_open(struct fast_path *x, struct fast_place *p, const struct te
 /* ---- a round, any thread ---- */
 
 /* Returns false if the tensor differs from the place's request, or its output needs the engine. */
-static bool fits(const struct fast_path *x, const struct fast_place *p, const struct tensor *t) {
+static bool suits_place(const struct fast_path *x, const struct fast_place *p,
+                        const struct tensor *t) {
     const struct request *r = &t->request;
     if (request_conflict(&p->request, r) != FIELD_NONE) return false;
     if (r->kind == HVD_REDUCESCATTER)
@@ -102,10 +103,10 @@ static bool fits(const struct fast_path *x, const struct fast_place *p, const st
 }
 
 /* Returns the round's batch number, equal on all ranks; 0: the round has not run. */
-static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tensor *t) {
+static uint64_t run_round(struct fast_path *x, struct fast_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->shared.window->n;
     _Atomic uint64_t *word = word_at(x, p);
-    if (!fits(x, p, t)) {
+    if (!suits_place(x, p, t)) {
         round_close(word, own, false, n);
         return 0;
     }
@@ -116,12 +117,12 @@ static uint64_t use(struct fast_path *x, struct fast_place *p, const struct tens
     return fast_place_batch(p);
 }
 
-/* Returns the result of `use`; 0 if the place is not open. */
-static uint64_t try_once(struct fast_path *x, const struct tensor *tensor) {
+/* Returns the result of run_round; 0 if the place is not open. */
+static uint64_t try_place(struct fast_path *x, const struct tensor *tensor) {
     struct fast_place *p = fast_place_find(x, &tensor->node);
     int open = OPEN;
     if (!p || !atomic_compare_exchange_strong(&p->state, &open, BUSY)) return 0;
-    uint64_t batch = use(x, p, tensor);
+    uint64_t batch = run_round(x, p, tensor);
     atomic_store_explicit(&p->state, batch ? OPEN : AWAY, memory_order_release);
     return batch;
 }
@@ -130,7 +131,7 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
     const struct request *r = &tensor->request;
     bool opens = atomic_load_explicit(&x->shared.opens, memory_order_acquire);
     if (!opens || !fast_place_takes(x, tensor)) return false;
-    uint64_t batch = try_once(x, tensor);
+    uint64_t batch = try_place(x, tensor);
     if (!batch) return false;
     flight_add_done(x->by->flight, r, tensor->submitted, x->group, tensor->node.hash, batch,
                     clock_now());
@@ -143,7 +144,7 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
 
 /* Closes the round unless a thread is in it. All ranks then use the engine until the next decision.
  * Returns the previous state. */
-static int take_away(struct fast_path *x, struct fast_place *p) {
+static int close_place(struct fast_path *x, struct fast_place *p) {
     int state = OPEN;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))
         round_close(word_at(x, p), word_of(p->generation, p->round), false,
@@ -159,7 +160,7 @@ int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tens
     for (;;) {
         mutex_lock(&x->mutex);
         struct fast_place *p = map_find(&x->names, &tensor->node);
-        bool busy = p && take_away(x, p) == BUSY;
+        bool busy = p && close_place(x, p) == BUSY;
         int code = busy ? HVD_OK : tensors_add(tensors, tensor, corked, err);
         mutex_unlock(&x->mutex);
         if (!busy) return code;

@@ -51,32 +51,32 @@ static int report_tensor(struct negotiation *n, struct tensor *tensor, hvd_error
     return send_up(n, &(struct wire_item){.type = WIRE_HIT, .id = known->id}, err);
 }
 
-static int join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+static int report_join(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(fast_hosts_join(n->fast, n->now, err));
     return report_tensor(n, tensor, err);
 }
 
-static int submit(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
+static int submit_tensor(struct negotiation *n, struct tensor *tensor, hvd_error *err) {
     bool entered, again = cache_by_name(n->cache, &tensor->node);
     tensor->flight = flight_add(n->flight, &tensor->request, tensor->submitted, n->group,
                                 again ? tensor->node.hash : 0);
     HVD_TRY(fast_hosts_enter(n->fast, tensor, n->now, &entered, err));
     if (entered) return HVD_OK;
     if (tensor->request.kind != HVD_JOIN) return report_tensor(n, tensor, err);
-    if (!n->fast->hosts.entered) return join(n, tensor, err);
+    if (!n->fast->hosts.entered) return report_join(n, tensor, err);
     n->joins = tensor;
     return HVD_OK;
 }
 
 int follow_report(struct negotiation *n, hvd_error *err) {
     for (struct tensor *tensor = tensors_take(n->tensors), *newer; tensor; tensor = newer) {
-        newer = tensor->newer; /* read first: the tensor may complete and be freed in `submit` */
-        HVD_TRY(submit(n, tensor, err));
+        newer = tensor->newer; /* read first: the tensor may complete and be freed meanwhile */
+        HVD_TRY(submit_tensor(n, tensor, err));
     }
     struct tensor *joins = n->joins;
     if (!joins || n->fast->hosts.entered) return HVD_OK;
     n->joins = NULL;
-    return join(n, joins, err);
+    return report_join(n, joins, err);
 }
 
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
@@ -106,8 +106,8 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
 
 /* Finds the item's tensor. stage: TENSOR_SAID, reported to the coordinator; TENSOR_AGREED, some of
  * its pieces are in batches already. */
-static int find(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
-                struct tensor **out, hvd_error *err) {
+static int find_tensor(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
+                       struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
                                : tensors_find_id(n->tensors, item->id);
     if (*out && (*out)->stage == stage) return HVD_OK;
@@ -144,8 +144,8 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
 }
 
 /* Fills in the values that the ranks have agreed on. */
-static int agree(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
-                 hvd_error *err) {
+static int set_agreed(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
+                      hvd_error *err) {
     struct request *r = &tensor->request;
     /* if the item has the whole request, its rows are the ranks that have joined */
     uint32_t nrows = item->whole ? 0 : item->nrows;
@@ -181,8 +181,8 @@ static int first_piece(struct negotiation *n, const struct wire_item *item, stru
     if (item->whole && lists_this_rank(n, item)) {
         HVD_TRY(add_zeros(n, item, out, err));
     } else {
-        HVD_TRY(find(n, item, TENSOR_SAID, out, err));
-        HVD_TRY(agree(n, item, *out, err));
+        HVD_TRY(find_tensor(n, item, TENSOR_SAID, out, err));
+        HVD_TRY(set_agreed(n, item, *out, err));
     }
     if ((*out)->request.kind == HVD_JOIN) {
         aggregate_joined(&n->aggregate);
@@ -217,7 +217,7 @@ static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_e
     struct batch_piece piece;
     bool first = !item->cut || !item->begin;
     HVD_TRY(first ? first_piece(n, item, &tensor, err)
-                  : find(n, item, TENSOR_AGREED, &tensor, err));
+                  : find_tensor(n, item, TENSOR_AGREED, &tensor, err));
     HVD_TRY(take_piece(item, tensor, &piece, err));
     const struct run_log *log = &n->run_log;
     if (log->nopen && !fusion_fits(&log->open[0].tensor->request, &tensor->request))
@@ -234,14 +234,14 @@ static int append_batch(struct negotiation *n, hvd_error *err) {
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (item->rank != n->t->at.rank) return HVD_OK;
     struct tensor *tensor;
-    HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
+    HVD_TRY(find_tensor(n, item, TENSOR_SAID, &tensor, err));
     return report_whole(n, tensor, item->id, 0, err);
 }
 
 static int finish_failed(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (!lists_this_rank(n, item)) return HVD_OK;
     struct tensor *tensor;
-    HVD_TRY(find(n, item, TENSOR_SAID, &tensor, err));
+    HVD_TRY(find_tensor(n, item, TENSOR_SAID, &tensor, err));
     flight_ended(n->flight, tensor->flight, true, n->now);
     hvd_error why = item->error;
     transport_complete(n->t, &why);

@@ -96,8 +96,8 @@ void negotiate_finished(struct negotiation *n) {
 typedef int item_handler(struct negotiation *n, int from, const struct wire_item *item,
                          hvd_error *err);
 
-static int handle(struct negotiation *n, int from, const void *data, size_t size,
-                  item_handler *handler, hvd_error *err) {
+static int handle_items(struct negotiation *n, int from, const void *data, size_t size,
+                        item_handler *handler, hvd_error *err) {
     struct wire_reader reader;
     struct wire_item item = {.type = WIRE_RUN};
     bool more = true;
@@ -117,35 +117,35 @@ static int send_up_report(struct negotiation *n, bool *progress, hvd_error *err)
     *progress = true;
     int parent = n->tree.parents[n->t->at.rank];
     int code = n->coordinator
-                   ? handle(n, COORDINATOR, n->out.data, n->out.size, coordinate_item, err)
+                   ? handle_items(n, COORDINATOR, n->out.data, n->out.size, coordinate_item, err)
                    : transport_send(n->t, parent, n->out.data, n->out.size, err);
     wire_reset(&n->out);
     return code;
 }
 
-static int spread(struct negotiation *n, const void *data, size_t size, hvd_error *err) {
+static int forward_decision(struct negotiation *n, const void *data, size_t size, hvd_error *err) {
     for (int i = 0; i < n->tree.nchildren; i++)
         HVD_TRY(transport_send(n->t, n->tree.children[i], data, size, err));
     return HVD_OK;
 }
 
 /* Handles a message. Forwards it first, because other ranks also wait for it. */
-static int take(struct negotiation *n, struct message *m, hvd_error *err) {
+static int take_message(struct negotiation *n, struct message *m, hvd_error *err) {
     if (fast_hosts_is_message(m)) return follow_round(n, m, err);
     if (p2p_is_message(m)) return p2p_take(n->p2p, m, err);
-    if (n->coordinator) return handle(n, m->from, m->data, m->size, coordinate_item, err);
-    if (wire_spreads(m->data, m->size)) HVD_TRY(spread(n, m->data, m->size, err));
-    return handle(n, m->from, m->data, m->size, follow_decision, err);
+    if (n->coordinator) return handle_items(n, m->from, m->data, m->size, coordinate_item, err);
+    if (wire_spreads(m->data, m->size)) HVD_TRY(forward_decision(n, m->data, m->size, err));
+    return handle_items(n, m->from, m->data, m->size, follow_decision, err);
 }
 
-static int take_all(struct negotiation *n, bool *progress, hvd_error *err) {
+static int take_messages(struct negotiation *n, bool *progress, hvd_error *err) {
     for (;;) {
         struct message m;
         HVD_TRY(transport_receive(n->t, &m, err));
         if (!m.data) return HVD_OK;
         *progress = true;
         watch_heard(&n->watch, m.from);
-        int code = take(n, &m, err);
+        int code = take_message(n, &m, err);
         free(m.data);
         if (code) return code;
     }
@@ -155,9 +155,9 @@ static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(coordinator_decide(n->coordinator, n->now, &n->decided, err));
     if (!n->decided.size) return HVD_OK;
     *progress = true;
-    int code = spread(n, n->decided.data, n->decided.size, err);
+    int code = forward_decision(n, n->decided.data, n->decided.size, err);
     if (!code)
-        code = handle(n, COORDINATOR, n->decided.data, n->decided.size, follow_decision, err);
+        code = handle_items(n, COORDINATOR, n->decided.data, n->decided.size, follow_decision, err);
     wire_reset(&n->decided);
     return code;
 }
@@ -167,7 +167,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     HVD_TRY(follow_report(n, err));
     HVD_TRY(p2p_step(n->p2p, progress, err));
     n->now = clock_now(); /* not earlier than any submission so far */
-    HVD_TRY(take_all(n, progress, err));
+    HVD_TRY(take_messages(n, progress, err));
     HVD_TRY(fast_hosts_ask(n->fast, n->now, err));
     HVD_TRY(aggregate_late(&n->aggregate, n->now, &n->out, err));
     HVD_TRY(send_up_report(n, progress, err));

@@ -69,13 +69,13 @@ static bool is_near(const struct p2p *p, int rank) {
     return l->host.window && l->host_of[rank] == l->host_of[p->t->at.rank];
 }
 
-static int end_of(struct p2p *p, struct tensor_list *list, struct tensor *tensor) {
+static int finish_listed(struct p2p *p, struct tensor_list *list, struct tensor *tensor) {
     tensor_list_remove(list, tensor);
     p2p_finish(p, tensor, NULL);
     return HVD_OK;
 }
 
-static int offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+static int send_offer(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request), size = bytes;
     int to = tensor->request.root;
     struct p2p_head head = {.type = P2P_OFFER, .number = ++p->number, .bytes = bytes};
@@ -109,7 +109,7 @@ static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
         tensor->agreed += size;
         HVD_TRY(p2p_post(p, to, head, "", NULL, 0, err));
     }
-    return tensor->agreed < bytes ? HVD_OK : end_of(p, &p->sends, tensor);
+    return tensor->agreed < bytes ? HVD_OK : finish_listed(p, &p->sends, tensor);
 }
 
 /* Handles a freed slot: the sends that use the bounce buffer continue, in order. */
@@ -123,7 +123,7 @@ static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
     return HVD_OK;
 }
 
-static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *err) {
+static int send_pieces(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     while (tensor->agreed < bytes && tensor->agreed < upto) {
         size_t left = bytes - tensor->agreed, size = left < P2P_PART ? left : P2P_PART;
@@ -132,7 +132,7 @@ static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *
                          (const char *)tensor->in + tensor->agreed, size, err));
         tensor->agreed += size;
     }
-    return upto < bytes ? HVD_OK : end_of(p, &p->sends, tensor);
+    return upto < bytes ? HVD_OK : finish_listed(p, &p->sends, tensor);
 }
 
 /* Answers a receiver that has read the tensor's memory: the send was still under way, so the data
@@ -140,10 +140,11 @@ static int feed(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_error *
 static int confirm(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     struct p2p_head head = {.type = P2P_DONE, .number = tensor->id};
     HVD_TRY(p2p_post(p, tensor->request.root, head, "", NULL, 0, err));
-    return end_of(p, &p->sends, tensor);
+    return finish_listed(p, &p->sends, tensor);
 }
 
-static void refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code, const char *text) {
+static void fail_refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code,
+                         const char *text) {
     hvd_error why;
     error_set(&why, code == HVD_RANK_LEFT ? HVD_RANK_LEFT : HVD_MISMATCH, "%s", text);
     transport_blame(p->t, by, &why);
@@ -171,7 +172,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
         tensor_list_remove(&fresh, t);
         *progress = true;
         t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
-        code = t->request.kind == HVD_SEND ? offer(p, t, err) : p2p_receive(p, t, err);
+        code = t->request.kind == HVD_SEND ? send_offer(p, t, err) : p2p_receive(p, t, err);
     }
     /* after a failure: p2p_close will fail these tensors with `sends` */
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
@@ -191,8 +192,8 @@ static int damaged(const struct message *m, hvd_error *err) {
                      m->from);
 }
 
-static int take_of(struct p2p *p, const struct message *m, const struct p2p_head *head, char *rest,
-                   size_t size, hvd_error *err) {
+static int take_for_tensor(struct p2p *p, const struct message *m, const struct p2p_head *head,
+                           char *rest, size_t size, hvd_error *err) {
     bool is_piece = head->type == P2P_PIECE, is_done = head->type == P2P_DONE;
     const struct bounce *bounce = &p->peers[m->from].from;
     if (is_piece && head->code) { /* the data is in a slot of the bounce buffer */
@@ -205,17 +206,17 @@ static int take_of(struct p2p *p, const struct message *m, const struct p2p_head
     if (!t || is_done != !!t->near) return damaged(m, err);
     if (is_piece && size > request_bytes(&t->request) - t->agreed) return damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
-    if (is_done) return end_of(p, &p->arriving, t);
+    if (is_done) return finish_listed(p, &p->arriving, t);
     if (head->type != P2P_REFUSE && t->met <= 0) t->met = clock_now();
     if (head->type == P2P_READ) return t->agreed ? damaged(m, err) : confirm(p, t, err);
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
         return feed_bounce(p, t, err);
     }
-    if (head->type == P2P_WANT) return feed(p, t, head->bytes, err);
+    if (head->type == P2P_WANT) return send_pieces(p, t, head->bytes, err);
     char text[sizeof err->text];
     snprintf(text, sizeof text, "%.*s", (int)head->name, rest);
-    refused(p, t, m->from, head->code, text);
+    fail_refused(p, t, m->from, head->code, text);
     return HVD_OK;
 }
 
@@ -238,7 +239,7 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
         return head.code && head.code <= BOUNCE_SLOTS ? free_slot(p, m->from, head.code, err)
                                                       : damaged(m, err);
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
-    default: return take_of(p, m, &head, rest, size, err);
+    default: return take_for_tensor(p, m, &head, rest, size, err);
     }
 }
 

@@ -32,7 +32,8 @@ int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err)
 }
 
 /* Fails a receive and an offer that differ in size or dtype. The receive must be in no list. */
-static int differ(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
+static int fail_mismatch(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
+                         hvd_error *err) {
     hvd_error why;
     error_set(&why, HVD_MISMATCH,
               "tensor '%s': rank %d sends %" PRIu64
@@ -97,12 +98,13 @@ int p2p_read(struct p2p *p, bool *progress, hvd_error *err) {
     return want_first(p, t, &near, err);
 }
 
-static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o, hvd_error *err) {
+static int accept_offer(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
+                        hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
     tensor->request.root = o->from;
     tensor->met = clock_now();
     if (o->head.bytes != bytes || o->head.code != (uint32_t)tensor->request.dtype)
-        return differ(p, tensor, o, err);
+        return fail_mismatch(p, tensor, o, err);
     tensor->id = o->head.number;
     tensor->agreed = 0;
     if (bytes > P2P_SHORT && (!o->size || o->size == sizeof *tensor->near))
@@ -117,7 +119,7 @@ static int meet(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
     return code;
 }
 
-static bool fits(const struct tensor *tensor, const struct p2p_offer *o) {
+static bool is_match(const struct tensor *tensor, const struct p2p_offer *o) {
     int from = tensor->request.root;
     return (from == o->from || from == P2P_ANY) && !strcmp(tensor->request.name, o->name);
 }
@@ -129,7 +131,7 @@ static bool all_left(const struct p2p *p) {
 }
 
 /* Asks each possible sender to tell this rank when the sender leaves. */
-static int greet(struct p2p *p, int from, hvd_error *err) {
+static int send_hello(struct p2p *p, int from, hvd_error *err) {
     for (int r = 0; r < p->t->at.size; r++)
         if ((r == from || from == P2P_ANY) && r != p->t->at.rank && !p->peers[r].talked)
             HVD_TRY(p2p_post(p, r, (struct p2p_head){.type = P2P_HELLO}, "", NULL, 0, err));
@@ -139,9 +141,9 @@ static int greet(struct p2p *p, int from, hvd_error *err) {
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
-        if (!fits(tensor, o)) continue;
+        if (!is_match(tensor, o)) continue;
         *at = o->next;
-        int code = meet(p, tensor, o, err);
+        int code = accept_offer(p, tensor, o, err);
         free(o);
         return code;
     }
@@ -151,15 +153,15 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
         return HVD_OK;
     }
     tensor_list_add(&p->receives, tensor, tensor);
-    return greet(p, from, err);
+    return send_hello(p, from, err);
 }
 
-static int offered(struct p2p *p, struct p2p_offer *o, bool *kept, hvd_error *err) {
+static int match_offer(struct p2p *p, struct p2p_offer *o, bool *kept, hvd_error *err) {
     struct p2p_offer **last = &p->offers;
     for (struct tensor *t = p->receives.oldest; t; t = t->newer) {
-        if (!fits(t, o)) continue;
+        if (!is_match(t, o)) continue;
         tensor_list_remove(&p->receives, t);
-        return meet(p, t, o, err);
+        return accept_offer(p, t, o, err);
     }
     if (p->left) return p2p_refuse_as_left(p, o, err);
     while (*last) last = &(*last)->next;
@@ -177,7 +179,7 @@ int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const c
     memcpy(o->text, rest, head->name);
     o->text[head->name] = 0;
     memcpy(o->text + head->name + 1, rest + head->name, size);
-    int code = offered(p, o, &kept, err);
+    int code = match_offer(p, o, &kept, err);
     if (!kept) free(o);
     return code;
 }

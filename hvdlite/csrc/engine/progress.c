@@ -84,7 +84,7 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
  * thread and back would take as long as most of these sleeps: a sum of 64 KB over 8 hosts took 0.9
  * times as long as MPI's with the sleeps, 1.1 times without. After MOST sleeps without progress the
  * wait is long, and a hand-over costs little in comparison. */
-static bool nap(struct transport *t, unsigned ticket, int *naps) {
+static bool nap_for_message(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;
     if (!transport_blocks(t) || ++*naps > MOST) return false;
@@ -92,7 +92,7 @@ static bool nap(struct transport *t, unsigned ticket, int *naps) {
     return true;
 }
 
-static void drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
+static void step_until(struct progress *p, struct transport *t, bool (*done)(void *), void *arg) {
     /* The clock is read only at every UNTIMED-th check: a check then takes less time, and a spin
      * lasts at most UNTIMED checks too long. */
     enum { UNTIMED = 8 };
@@ -109,7 +109,7 @@ static void drive(struct progress *p, struct transport *t, bool (*done)(void *),
         if (progress) naps = 0;
         if (!progress && (policy.spin <= 0 || looks % UNTIMED == 0))
             pause = waiter_next(&waiter, clock_now(), policy, 1);
-        if (pause > 0 && !nap(t, ticket, &naps)) return;
+        if (pause > 0 && !nap_for_message(t, ticket, &naps)) return;
         if (pause < 0) waiter_do(&waiter, pause);
     }
 }
@@ -119,7 +119,7 @@ bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *
     bool has = lock_stepping(p, done, arg);
     if (has) {
         floats_mode mode = floats_exact();
-        drive(p, t, done, arg);
+        step_until(p, t, done, arg);
         floats_restore(mode);
         p->driven = clock_now();
         mutex_unlock(&p->stepping);

@@ -11,7 +11,7 @@ enum { NOBODY = -1 };
 
 /* Fails the job with the first cause that this engine knows, and sends the cause to all ranks. The
  * text has no context of this rank, such as the batch that this rank was running. */
-static void fail(struct engine *e, const hvd_error *err) {
+static void fail_job(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
     if (cause.code != HVD_RANK_DEAD && !transport_find_dead(e->t, &cause) && !cause.code) {
@@ -112,7 +112,7 @@ static double next_nap(struct engine *e) {
 
 /* ---- the engine's thread ---- */
 
-static void idle(struct engine *e, unsigned ticket, double nap) {
+static void pause_engine(struct engine *e, unsigned ticket, double nap) {
     if (nap < 0) waiter_do(&e->waiter, nap);
     if (nap <= 0) return;
     transport_sleep(e->t, ticket, nap);
@@ -125,7 +125,7 @@ static bool step_once(struct engine *e, bool *progress, double *nap) {
     int code = progress_take(&e->progress, progress, &err);
     if (e->was_rung) e->waiter.since = 0;
     e->was_rung = false;
-    if (code) fail(e, &err);
+    if (code) fail_job(e, &err);
     e->over = code || (e->negotiation.bye && !e->negotiation.run_log.first);
     if (!e->over && !*progress) *nap = next_nap(e);
     progress_leave(&e->progress);
@@ -148,7 +148,7 @@ void *engine_run(void *arg) {
         if (progress_was_driven(&e->progress) && !engine_is_pending(e))
             progress_park(&e->progress, wakes);
         else
-            idle(e, ticket, nap);
+            pause_engine(e, ticket, nap);
     }
     hvd_error over;
     error_set(&over, HVD_RANK_LEFT, "every rank has left the job");

@@ -217,7 +217,7 @@ static int use_options_of_rank_0(struct job *j, const struct transport *t, hvd_e
 
 /* Measures the cost of messages. All ranks use rank 0's pace, so that they cut tensors equally and
  * choose the same algorithms. */
-static int tune(struct job *j, struct transport *t, hvd_error *err) {
+static int tune_messages(struct job *j, struct transport *t, hvd_error *err) {
     struct coll_args pace = {.kind = HVD_BROADCAST, .data = &j->pace, .bytes = sizeof j->pace};
     struct coll_args cost = {.kind = HVD_BROADCAST, .data = &j->cost, .bytes = sizeof j->cost};
     double begin = clock_now();
@@ -271,7 +271,7 @@ static int open_world(struct job *j, struct group *world, struct bootstrap *boot
     if (!code) code = read_timeline(j, err);
     HVD_TRY(transport_agree(world->transport, code, err));
     open_helpers(j, world->transport);
-    HVD_TRY(tune(j, world->transport, err));
+    HVD_TRY(tune_messages(j, world->transport, err));
     HVD_TRY(measure_helpers(j, world->transport, err));
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);

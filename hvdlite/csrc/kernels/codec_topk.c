@@ -43,7 +43,7 @@ static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uin
 
 /* Lists the c->count values that are not below `least`. The loop has no branch, so it also writes
  * one entry past the end. */
-static void list(struct choice *c, size_t n) {
+static void list_candidates(struct choice *c, size_t n) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         c->index[at] = (uint32_t)i;
@@ -53,7 +53,7 @@ static void list(struct choice *c, size_t n) {
 
 /* Finds one more digit of `least`. *wanted: how many values with the known digits of `least` must
  * still be taken; the call updates this number. */
-static void refine(struct choice *c, int digit, size_t *wanted) {
+static void find_digit(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
         uint32_t m = magnitude(c->values[c->index[j]]);
@@ -72,7 +72,7 @@ static size_t count_larger(const struct choice *c) {
     return larger;
 }
 
-static void take(const struct choice *c, float *residual, size_t k, uint32_t *index) {
+static void move_values(const struct choice *c, float *residual, size_t k, uint32_t *index) {
     char *values = (char *)(index + k);
     size_t at = 0, equal = c->equal;
     for (size_t j = 0; at < k; j++) {
@@ -94,10 +94,10 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
         return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     add_scaled(residual, in, scale, n);
     choice.count = histogram_of_all(residual, n, k, &choice.least);
-    list(&choice, n);
+    list_candidates(&choice, n);
     choice.equal = k - count_larger(&choice);
-    for (int digit = 1; digit < DIGITS; digit++) refine(&choice, digit, &choice.equal);
-    take(&choice, residual, k, pairs);
+    for (int digit = 1; digit < DIGITS; digit++) find_digit(&choice, digit, &choice.equal);
+    move_values(&choice, residual, k, pairs);
     free(choice.index);
     return HVD_OK;
 }

@@ -25,7 +25,7 @@ static void set_due(struct aggregate *a, struct aggregated *e, double due) {
     if (due < a->due) a->due = due;
 }
 
-static void drop(struct aggregate *a, struct aggregated *e) {
+static void drop_entry(struct aggregate *a, struct aggregated *e) {
     map_remove(&a->ids, &e->by_id);
     *(e->newer ? &e->newer->older : &a->newest) = e->older;
     if (e->older) e->older->newer = e->newer;
@@ -33,13 +33,13 @@ static void drop(struct aggregate *a, struct aggregated *e) {
 }
 
 void aggregate_close(struct aggregate *a) {
-    while (a->newest) drop(a, a->newest);
+    while (a->newest) drop_entry(a, a->newest);
     map_clear(&a->ids);
     *a = (struct aggregate){0};
 }
 
-static int add(struct aggregate *a, uint64_t id, double now, struct aggregated **out,
-               hvd_error *err) {
+static int add_entry(struct aggregate *a, uint64_t id, double now, struct aggregated **out,
+                     hvd_error *err) {
     size_t most = (size_t)a->tree->nchildren + 1;
     struct aggregated *e = malloc(sizeof *e + most * sizeof *e->tops);
     if (!e) return error_set(err, HVD_NO_MEMORY, "no memory to aggregate from %zu ranks", most);
@@ -80,7 +80,7 @@ int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd
         if (now < e->due)
             set_due(a, e, e->due);
         else if (e->open)
-            drop(a, e);
+            drop_entry(a, e);
         else
             HVD_TRY(send_on(a, e, now, out, err));
     }
@@ -91,15 +91,15 @@ double aggregate_sleep(const struct aggregate *a, double now, double longest) {
     return a->due - now < longest ? fmax(a->due - now, 0) : longest;
 }
 
-static int hold(struct aggregate *a, struct aggregated *e, const struct wire_item *item,
-                struct wire_writer *out, hvd_error *err) {
+static int hold_report(struct aggregate *a, struct aggregated *e, const struct wire_item *item,
+                       struct wire_writer *out, hvd_error *err) {
     for (int i = 0; i < e->n; i++)
         if (e->tops[i] == item->rank)
             return error_set(err, HVD_INTERNAL, "rank %d has submitted tensor %llu twice",
                              item->rank, (unsigned long long)item->id);
     e->tops[e->n++] = item->rank;
     if (e->n <= a->tree->nchildren) return HVD_OK;
-    drop(a, e);
+    drop_entry(a, e);
     struct wire_item all = {.type = WIRE_HITS, .id = item->id, .rank = a->tree->rank};
     return wire_put(out, &all, err);
 }
@@ -119,7 +119,7 @@ static bool aggregates(const struct aggregate *a) {
 static int find(struct aggregate *a, uint64_t id, double now, struct aggregated **out,
                 hvd_error *err) {
     *out = map_get_number(&a->ids, id);
-    return *out ? HVD_OK : add(a, id, now, out, err);
+    return *out ? HVD_OK : add_entry(a, id, now, out, err);
 }
 
 static int take_hit(struct aggregate *a, const struct wire_item *item, double now,
@@ -127,7 +127,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     struct aggregated *e;
     if (!aggregates(a)) return wire_put(out, item, err);
     HVD_TRY(find(a, item->id, now, &e, err));
-    if (!e->open && is_whole(a, item)) return hold(a, e, item, out, err);
+    if (!e->open && is_whole(a, item)) return hold_report(a, e, item, out, err);
     if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     return wire_put(out, item, err);
 }
@@ -153,7 +153,7 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
     return wire_put(out, item, err);
 }
 
-static int stray(int from, const struct wire_item *item, hvd_error *err) {
+static int refuse_item(int from, const struct wire_item *item, hvd_error *err) {
     return error_set(err, HVD_INTERNAL, "rank %d sent an unexpected item of type %d", from,
                      item->type);
 }
@@ -161,20 +161,20 @@ static int stray(int from, const struct wire_item *item, hvd_error *err) {
 int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, double now,
                    struct wire_writer *out, hvd_error *err) {
     if (from != a->tree->rank && a->tree->parents[from] != a->tree->rank)
-        return stray(from, item, err);
+        return refuse_item(from, item, err);
     HVD_TRY(tree_check(a->tree, from, item->rank, err));
     switch (item->type) {
     case WIRE_HIT:
     case WIRE_HITS: return take_hit(a, item, now, out, err);
     case WIRE_REQUEST: return take_request(a, item, now, out, err);
     case WIRE_LEAVE: return take_end(a, item, now, out, err);
-    default: return stray(from, item, err);
+    default: return refuse_item(from, item, err);
     }
 }
 
 void aggregate_decided(struct aggregate *a, uint64_t id) {
     struct aggregated *e = a->newest ? map_get_number(&a->ids, id) : NULL;
-    if (e && e->open) drop(a, e);
+    if (e && e->open) drop_entry(a, e);
 }
 
 void aggregate_joined(struct aggregate *a) { a->passes = false; }

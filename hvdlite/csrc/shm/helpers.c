@@ -65,7 +65,7 @@ struct helpers {
 
 /* Does a part unless another thread has taken it. `work` and `arg` still belong to call `now`,
  * because that call can't end before this part is done. */
-static bool take(struct helpers *h, unsigned now, int part) {
+static bool try_part(struct helpers *h, unsigned now, int part) {
     struct part *p = &h->parts[part];
     unsigned before = now - 1;
     if (atomic_load_explicit(&p->taken, memory_order_relaxed) != before) return false;
@@ -79,7 +79,7 @@ static bool take(struct helpers *h, unsigned now, int part) {
  * cache. Returns the number of parts done. */
 static int take_parts(struct helpers *h, unsigned now, int first) {
     int taken = 0;
-    for (int i = 0; i < h->threads; i++) taken += take(h, now, (first + i) % h->threads);
+    for (int i = 0; i < h->threads; i++) taken += try_part(h, now, (first + i) % h->threads);
     return taken;
 }
 
@@ -108,7 +108,7 @@ static unsigned next_call(struct helpers *h, unsigned seen) {
     }
 }
 
-static void *help(void *arg) {
+static void *run_helper(void *arg) {
     const struct helper *self = arg;
     struct helpers *h = self->all;
     if (h->spin <= 0) thread_give_way();
@@ -137,12 +137,12 @@ static void await_parts(const struct helpers *h, unsigned now) {
 }
 
 /* Starts the helpers. If a helper can't start, the other threads do its parts. */
-static void start(struct helpers *h) {
+static void start_helpers(struct helpers *h) {
     hvd_error ignored;
     for (; h->started < h->threads - 1; h->started++) {
         struct helper *helper = &h->helpers[h->started];
         *helper = (struct helper){.all = h, .number = h->started + 1};
-        if (thread_start(&helper->thread, help, helper, "hvdlite-help", &ignored)) break;
+        if (thread_start(&helper->thread, run_helper, helper, "hvdlite-help", &ignored)) break;
     }
     h->tried = true;
 }
@@ -232,7 +232,7 @@ void helpers_measure(struct helpers *h) {
     hvd_error ignored;
     void *memory;
     if (!h || h->least || shmem_map_private(&memory, 2 * LARGEST, &ignored)) return;
-    start(h);
+    start_helpers(h);
     h->least = SIZE_MAX;
     struct copy c = {memory, (char *)memory + LARGEST, LARGEST};
     for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) h->least = c.bytes;
@@ -244,7 +244,7 @@ void helpers_measure(struct helpers *h) {
 
 int helpers_begin(struct helpers *h, size_t bytes) {
     if (!h || bytes < (h->least ? h->least : LARGEST) || atomic_exchange(&h->used, true)) return 1;
-    if (!h->tried) start(h);
+    if (!h->tried) start_helpers(h);
     atomic_store(&h->open, true);
     return h->threads;
 }

@@ -52,14 +52,14 @@ static struct mailbox *box_to(struct host *h, int to) {
 }
 
 /* Tells local rank `to` that this rank has written to a mailbox of that rank. */
-static void tell(struct host *h, int to) {
+static void announce_message(struct host *h, int to) {
     atomic_fetch_add_explicit(&letters_to(h, to)->written.rounds, 1, memory_order_release);
     doorbell_ring(&h->window.ranks[to].doorbell);
 }
 
 int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err) {
     HVD_TRY(mailbox_send(box_to(h, to), &h->out[to], data, size, err));
-    tell(h, to);
+    announce_message(h, to);
     return HVD_OK;
 }
 
@@ -81,7 +81,7 @@ int host_flush(struct host *h, hvd_error *err) {
     for (int i = 0; i < h->window.n; i++) {
         if (!h->out[i].size) continue;
         HVD_TRY(mailbox_flush(box_to(h, i), &h->out[i], err));
-        tell(h, i);
+        announce_message(h, i);
     }
     return HVD_OK;
 }

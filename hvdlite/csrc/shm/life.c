@@ -62,7 +62,7 @@ static struct process *lowest_ended(const struct life *l) {
 /* Reports all processes that have ended, the lowest rank first. If several ranks die within the
  * delay, all ranks of the host then name the same rank, although they notice the deaths in any
  * order. */
-static bool end(void *arg, int file) {
+static bool report_ended(void *arg, int file) {
     const struct process *first = arg;
     (void)file;
     if (first->reported) return false;
@@ -93,7 +93,7 @@ int life_add(struct life *l, const struct life_card *card, int rank) {
     if (w->file < 0 && errno == ESRCH) return HVD_RANK_DEAD;
     if (w->file < 0) return errno == ENOSYS || errno == EPERM ? HVD_UNSUPPORTED : HVD_NO_MEMORY;
     l->n++;
-    return poller_add(l->poller, w->file, end, w, NULL);
+    return poller_add(l->poller, w->file, report_ended, w, NULL);
 }
 
 int life_start(struct life *l) { return poller_start(l->poller, "hvdlite-life", NULL); }

@@ -60,8 +60,8 @@ static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
     return HVD_OK;
 }
 
-static int put(struct mailbox *box, struct mail_out *out, const void *data, size_t size,
-               hvd_error *err) {
+static int put_bytes(struct mailbox *box, struct mail_out *out, const void *data, size_t size,
+                     hvd_error *err) {
     size_t sent = 0;
     if (!out->size) HVD_TRY(write_some(box, &out->written, data, size, &sent, err));
     if (sent == size) return HVD_OK;
@@ -83,8 +83,8 @@ int mailbox_send(struct mailbox *box, struct mail_out *out, const void *data, si
     uint64_t length = size;
     HVD_TRY(check_length(length, err));
     HVD_TRY(mailbox_flush(box, out, err));
-    HVD_TRY(put(box, out, &length, sizeof length, err));
-    return put(box, out, data, size, err);
+    HVD_TRY(put_bytes(box, out, &length, sizeof length, err));
+    return put_bytes(box, out, data, size, err);
 }
 
 int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err) {
@@ -97,7 +97,7 @@ int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err) {
     return HVD_OK;
 }
 
-static int begin(struct mail_in *in, hvd_error *err) {
+static int begin_message(struct mail_in *in, hvd_error *err) {
     uint64_t length;
     memcpy(&length, in->length, sizeof length);
     HVD_TRY(check_length(length, err));
@@ -115,7 +115,7 @@ int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t
     if (in->arrived < HEAD)
         HVD_TRY(read_some(box, in, in->length + in->arrived, HEAD - in->arrived, err));
     if (in->arrived < HEAD) return HVD_OK;
-    if (!in->data) HVD_TRY(begin(in, err));
+    if (!in->data) HVD_TRY(begin_message(in, err));
     HVD_TRY(read_some(box, in, in->data + (in->arrived - HEAD), in->size - in->arrived, err));
     if (in->arrived < in->size) return HVD_OK;
     *data = in->data;

@@ -62,7 +62,7 @@ double cpus_share(const struct window *w) {
 
 /* Publishes the core on which this thread runs; returns 1 + the core. Writes only a changed value,
  * because every write slows waiting ranks that read the same cache line. */
-static int tell(struct window *w) {
+static int publish_core(struct window *w) {
     int own = sched_getcpu() + 1;
     atomic_int *last = &window_self(w)->cpus.last;
     if (atomic_load_explicit(last, memory_order_relaxed) != own)
@@ -70,10 +70,10 @@ static int tell(struct window *w) {
     return own;
 }
 
-void cpus_tell(struct window *w) { tell(w); }
+void cpus_tell(struct window *w) { publish_core(w); }
 
 bool cpus_crowded(struct window *w) {
-    int own = tell(w);
+    int own = publish_core(w);
     for (int i = 0; i < w->n; i++)
         if (i != w->self &&
             atomic_load_explicit(&w->ranks[i].cpus.last, memory_order_relaxed) == own)

@@ -118,7 +118,7 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
 
 /* Returns false if the frame and its receive have different sizes. Then the channel fails, because
  * all later frames would match the wrong receives. */
-static bool fits(struct channel *c, int peer, const struct frame *p, size_t bytes) {
+static bool check_size(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
     ring(c);
@@ -130,7 +130,7 @@ static bool fits(struct channel *c, int peer, const struct frame *p, size_t byte
 static bool redirect(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
-    if (!fits(c, peer, p, l->head.bytes)) return true;
+    if (!check_size(c, peer, p, l->head.bytes)) return true;
     memcpy(p->data, l->parcel->data, l->arrived - sizeof l->head);
     parcel_free(l->parcel);
     l->parcel = NULL;
@@ -144,7 +144,7 @@ int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct 
     *p = new_frame(c, data, bytes, err);
     if (!*p) return err->code;
     struct parcel *kept = c->posted[from].first ? NULL : parcels_take(&c->kept[from], -1);
-    if (kept && fits(c, from, *p, kept->size)) {
+    if (kept && check_size(c, from, *p, kept->size)) {
         memcpy(data, kept->data, bytes);
         (*p)->complete = true;
     } else if (!kept && (c->posted[from].first || !redirect(c, from, *p))) {
@@ -229,27 +229,27 @@ static void changed(struct net *n) {
     for (struct channel *c = n->channels; c; c = c->next) ring(c);
 }
 
-static bool starve(struct net *n) {
+static bool report_starved(struct net *n) {
     n->starved = true;
     changed(n);
     return false;
 }
 
-static bool keep(struct net *n, int peer, struct link *l) {
+static bool begin_parcel(struct net *n, int peer, struct link *l) {
     l->parcel = parcel_new(peer, l->head.bytes);
     l->into = l->parcel ? l->parcel->data : NULL;
-    return l->parcel || starve(n);
+    return l->parcel || report_starved(n);
 }
 
-static bool begin(struct net *n, int peer, struct link *l) {
+static bool begin_frame(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
-    if (!c) return starve(n);
+    if (!c) return report_starved(n);
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
-    if (l->head.kind == FRAME_MESSAGE) return keep(n, peer, l);
+    if (l->head.kind == FRAME_MESSAGE) return begin_parcel(n, peer, l);
     struct frame *p = c->posted[peer].first;
     bool alone = c->state == CHANNEL_OPEN && n->nopen == 1;
-    if (!p) return !alone && keep(n, peer, l);
-    if (!fits(c, peer, p, l->head.bytes)) return false;
+    if (!p) return !alone && begin_parcel(n, peer, l);
+    if (!check_size(c, peer, p, l->head.bytes)) return false;
     l->frame = frames_take(&c->posted[peer]);
     l->into = p->data;
     return true;
@@ -270,18 +270,20 @@ static void arrived(struct net *n, int peer, struct link *l) {
     ring(c);
 }
 
-static void sent(struct net *n, const struct frame *p) { ring(channel_of(n, p->head.group)); }
+static void wake_sender(struct net *n, const struct frame *p) {
+    ring(channel_of(n, p->head.group));
+}
 
-static void lost(struct net *n, int peer) {
+static void report_lost_peer(struct net *n, int peer) {
     for (struct channel *c = n->channels; c; c = c->next)
         if (c->state == CHANNEL_OPEN) c->owner.lost(c->owner.arg, peer);
 }
 
 const struct net_reader CHANNELS = {
-    .begin = begin,
+    .begin = begin_frame,
     .arrived = arrived,
-    .sent = sent,
-    .lost = lost,
+    .sent = wake_sender,
+    .lost = report_lost_peer,
     .changed = changed,
     .closed = free_all,
 };

@@ -4,7 +4,7 @@
 
 /* Numbers the hosts, and the ranks of each host; stores the number of ranks of each host in
  * `count`. Returns the smallest of these numbers. */
-static int number(struct layout *l, const int *lowest, int size, int *count) {
+static int number_ranks(struct layout *l, const int *lowest, int size, int *count) {
     int least = size;
     for (int r = 0; r < size; r++) {
         bool first = lowest[r] == r;
@@ -18,8 +18,8 @@ static int number(struct layout *l, const int *lowest, int size, int *count) {
 
 /* Returns a comm of the `size` ranks that have keys[rank] == key. place[rank] becomes the rank's
  * number in the comm. */
-static struct comm pick(const struct comm *all, const int *keys, int key, const int *place,
-                        int size, int *ranks) {
+static struct comm comm_of_key(const struct comm *all, const int *keys, int key, const int *place,
+                               int size, int *ranks) {
     struct comm comm = {.transport = all->transport, .ranks = ranks, .size = size};
     comm.rank = place[all->rank];
     for (int r = 0; r < all->size; r++)
@@ -42,11 +42,12 @@ int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_erro
     int *host_ranks = l->local_of + size, *lane_ranks = host_ranks + size;
     int *count = lane_ranks + size;
     l->by_host = count + size;
-    l->lanes = number(l, lowest, comm->size, count);
+    l->lanes = number_ranks(l, lowest, comm->size, count);
     list_by_host(l, comm->size);
     int host = l->host_of[comm->rank], lane = l->local_of[comm->rank];
-    l->host = pick(comm, l->host_of, host, l->local_of, count[host], host_ranks);
-    if (lane < l->lanes) l->lane = pick(comm, l->local_of, lane, l->host_of, l->hosts, lane_ranks);
+    l->host = comm_of_key(comm, l->host_of, host, l->local_of, count[host], host_ranks);
+    if (lane < l->lanes)
+        l->lane = comm_of_key(comm, l->local_of, lane, l->host_of, l->hosts, lane_ranks);
     l->host.hosts = 1;
     l->lane.hosts = l->lane.size;
     comm->hosts = l->hosts;

@@ -123,7 +123,7 @@ static void note_error(struct link *l, bool *ready, bool *over) {
 
 /* ---- sending ---- */
 
-static int list(struct iovec *v, const struct frames *q) {
+static int list_unsent(struct iovec *v, const struct frames *q) {
     int n = 0;
     for (struct frame *p = q->first; p && n + 2 <= IOVS; p = p->next) {
         size_t body = p->moved > HEAD ? p->moved - HEAD : 0;
@@ -133,7 +133,7 @@ static int list(struct iovec *v, const struct frames *q) {
     return n;
 }
 
-static void complete(struct link *l, size_t moved, struct link_owner owner) {
+static void complete_frames(struct link *l, size_t moved, struct link_owner owner) {
     for (struct frame *p; (p = l->out.first);) {
         size_t left = HEAD + p->head.bytes - p->moved;
         if (moved < left) {
@@ -153,10 +153,10 @@ static void complete(struct link *l, size_t moved, struct link_owner owner) {
 void link_push(struct link *l, struct link_owner owner) {
     while (l->out.first && l->writable && !l->mute && !l->starved) {
         struct iovec v[IOVS];
-        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)list(v, &l->out)};
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)list_unsent(v, &l->out)};
         ssize_t sent = sendmsg(l->file, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0)
-            complete(l, (size_t)sent, owner);
+            complete_frames(l, (size_t)sent, owner);
         else
             note_error(l, &l->writable, &l->mute);
     }
@@ -194,14 +194,14 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Moves up to `most` bytes from the read-ahead buffer to `to` (NULL: drops them) and counts them in
  * `arrived`. */
-static void move(struct link *l, char *to, size_t most) {
+static void copy_ahead(struct link *l, char *to, size_t most) {
     size_t n = least(most, l->end - l->at);
     if (to && n) memcpy(to, l->ahead + l->at, n);
     l->at += n;
     l->arrived += n;
 }
 
-static void finish(struct link *l, struct link_owner owner) {
+static void finish_frame(struct link *l, struct link_owner owner) {
     owner.arrived(owner.arg, l);
     l->arrived = 0;
     l->begun = false;
@@ -213,7 +213,7 @@ static void finish(struct link *l, struct link_owner owner) {
 /* Handles the bytes in the read-ahead buffer. Returns false if the link must stop reading. */
 static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
-        if (l->arrived < HEAD) move(l, (char *)&l->head + l->arrived, HEAD - l->arrived);
+        if (l->arrived < HEAD) copy_ahead(l, (char *)&l->head + l->arrived, HEAD - l->arrived);
         if (l->arrived < HEAD) return true;
         /* this can't be the head of a frame */
         if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true;
@@ -221,9 +221,9 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
         if (!l->begun) l->begun = owner.begin(owner.arg, l);
         if (!l->begun) return false;
         size_t body = l->arrived - HEAD;
-        move(l, l->into ? l->into + body : NULL, l->head.bytes - body);
+        copy_ahead(l, l->into ? l->into + body : NULL, l->head.bytes - body);
         if (l->arrived < HEAD + l->head.bytes) return true;
-        finish(l, owner);
+        finish_frame(l, owner);
     }
 }
 

@@ -17,7 +17,7 @@ struct source {
     enum stream stream;
 };
 
-static bool begin(void *arg, struct link *l) {
+static bool begin_frame(void *arg, struct link *l) {
     const struct source *s = arg;
     if (l->head.kind == FRAME_FAREWELL) return true;
     bool data = l->head.kind == FRAME_DATA;
@@ -28,20 +28,20 @@ static bool begin(void *arg, struct link *l) {
     return s->net->reader->begin(s->net, s->peer, l);
 }
 
-static void arrived(void *arg, struct link *l) {
+static void end_frame(void *arg, struct link *l) {
     const struct source *s = arg;
     if (l->head.kind != FRAME_FAREWELL) return s->net->reader->arrived(s->net, s->peer, l);
     s->net->peers[s->peer].left = true;
     s->net->reader->changed(s->net);
 }
 
-static void sent(void *arg, const struct frame *p) {
+static void note_sent(void *arg, const struct frame *p) {
     const struct source *s = arg;
     s->net->reader->sent(s->net, p);
 }
 
 static struct link_owner owner_of(struct source *s) {
-    return (struct link_owner){begin, arrived, sent, s};
+    return (struct link_owner){begin_frame, end_frame, note_sent, s};
 }
 
 static void note_end(struct net *n, int rank) {
@@ -156,7 +156,7 @@ bool net_sends(const struct net *n) {
 
 /* ---- opening and closing ---- */
 
-static void own(struct net *n, int rank, enum stream stream, int file, hvd_error *err) {
+static void watch_socket(struct net *n, int rank, enum stream stream, int file, hvd_error *err) {
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                             .data.u64 = (uint64_t)rank * STREAMS + stream};
     link_open(&n->peers[rank].links[stream], file);
@@ -165,13 +165,13 @@ static void own(struct net *n, int rank, enum stream stream, int file, hvd_error
                   file, strerror(errno));
 }
 
-static int own_all(struct net *n, const int *data, const int *messages, hvd_error *err) {
+static int watch_sockets(struct net *n, const int *data, const int *messages, hvd_error *err) {
     hvd_error why = {.code = HVD_OK};
     for (int r = 0; r < n->size; r++) {
         n->peers[r].links[STREAM_DATA].file = n->peers[r].links[STREAM_MESSAGES].file = -1;
         if (r == n->rank) continue;
-        own(n, r, STREAM_DATA, data[r], &why);
-        own(n, r, STREAM_MESSAGES, messages[r], &why);
+        watch_socket(n, r, STREAM_DATA, data[r], &why);
+        watch_socket(n, r, STREAM_MESSAGES, messages[r], &why);
     }
     if (why.code && err) *err = why;
     return why.code;
@@ -197,7 +197,7 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
     }
     *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};
     mutex_init(&n->lock);
-    int code = own_all(n, data, messages, err);
+    int code = watch_sockets(n, data, messages, err);
     if (code)
         net_close(n, false);
     else

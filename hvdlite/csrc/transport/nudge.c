@@ -66,7 +66,7 @@ static bool is_wanted(const char *name, uint32_t address, const char *wanted) {
     return false;
 }
 
-static bool usable(const struct ifaddrs *i, const char *wanted) {
+static bool is_usable_interface(const struct ifaddrs *i, const char *wanted) {
     if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) return false;
     uint32_t address = ((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr.s_addr;
     return wanted ? is_wanted(i->ifa_name, address, wanted) : !(i->ifa_flags & IFF_LOOPBACK);
@@ -77,7 +77,7 @@ int interfaces_find(const char *wanted, uint32_t *addresses, int most) {
     int n = 0;
     if (getifaddrs(&all)) return 0;
     for (struct ifaddrs *i = all; i && n < most; i = i->ifa_next)
-        if (usable(i, wanted))
+        if (is_usable_interface(i, wanted))
             addresses[n++] = ((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr.s_addr;
     freeifaddrs(all);
     return n;
@@ -131,8 +131,8 @@ static uint64_t tag_of(struct siphash_key key, const struct datagram *d) {
 
 /* ---- the poller's thread ---- */
 
-static void note(struct nudges *n, const struct datagram *d, int sock,
-                 const struct sockaddr_in *source) {
+static void note_contact(struct nudges *n, const struct datagram *d, int sock,
+                         const struct sockaddr_in *source) {
     struct contact *p = &n->contacts[d->from];
     p->count = d->count;
     atomic_store(&p->sock, sock);
@@ -158,7 +158,7 @@ static bool receive(void *arg, int sock) {
          (length = recvfrom(sock, &d, sizeof d, MSG_TRUNC, (struct sockaddr *)&source, &size)) >= 0;
          size = sizeof source) {
         if (!accepts(n, &d, length)) continue;
-        note(n, &d, sock, &source);
+        note_contact(n, &d, sock, &source);
         nudged = true;
     }
     if (!nudged) return true;

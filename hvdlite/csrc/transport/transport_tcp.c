@@ -27,7 +27,7 @@ static struct tcp_transport *self(struct transport *t) { return (struct tcp_tran
 /* ---- data ---- */
 
 /* The last steps of isend and irecv. */
-static int begun(struct tcp_transport *m, struct transfer *x, struct frame **p, int code) {
+static int set_handle(struct tcp_transport *m, struct transfer *x, struct frame **p, int code) {
     net_unlock(m->net);
     x->handle[0] = (uint64_t)(uintptr_t)*p;
     x->active = *p != NULL;
@@ -39,7 +39,7 @@ static int tcp_isend(struct transport *t, const void *data, size_t bytes, int to
     struct tcp_transport *m = self(t);
     struct frame *p = NULL;
     net_lock(m->net);
-    return begun(m, x, &p, channel_isend(m->channel, data, bytes, m->peers[to], &p, err));
+    return set_handle(m, x, &p, channel_isend(m->channel, data, bytes, m->peers[to], &p, err));
 }
 
 static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
@@ -47,7 +47,7 @@ static int tcp_irecv(struct transport *t, void *data, size_t bytes, int from, st
     struct tcp_transport *m = self(t);
     struct frame *p = NULL;
     net_lock(m->net);
-    return begun(m, x, &p, channel_irecv(m->channel, data, bytes, m->peers[from], &p, err));
+    return set_handle(m, x, &p, channel_irecv(m->channel, data, bytes, m->peers[from], &p, err));
 }
 
 static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
@@ -107,8 +107,8 @@ static int check_channel(struct tcp_transport *m, int from, double patience, hvd
     return code;
 }
 
-static void take(struct tcp_transport *m, int from, void (*look)(struct net *),
-                 struct message *to) {
+static void take_message(struct tcp_transport *m, int from, void (*look)(struct net *),
+                         struct message *to) {
     net_lock(m->net);
     struct parcel *p = channel_take(m->channel, from);
     if (!p) look(m->net);
@@ -124,7 +124,7 @@ static int tcp_receive(struct transport *t, struct message *message, hvd_error *
     bool by_doorbell = atomic_load(&m->by_doorbell);
     double patience = m->channel->group ? CAUSE_COMES_FIRST : INFINITY;
     if (by_doorbell) HVD_TRY(on_host_receive(&m->shm, t, message, err));
-    if (!message->data) take(m, NOBODY, by_doorbell ? net_look_seldom : net_look, message);
+    if (!message->data) take_message(m, NOBODY, by_doorbell ? net_look_seldom : net_look, message);
     return message->data ? HVD_OK : check_channel(m, NOBODY, patience, err);
 }
 
@@ -174,7 +174,7 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
     transport_await(m->job, m->peers[from], 1);
     while (!code) {
         unsigned ticket = bell_listen(&m->bell);
-        take(m, m->peers[from], net_look, &message);
+        take_message(m, m->peers[from], net_look, &message);
         if (message.data) break;
         code = check_opening(m, from, clock_now() - since, err);
         if (!code) bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
@@ -200,7 +200,7 @@ static int tcp_gather(struct transport *t, void *all, size_t each, hvd_error *er
     return HVD_OK;
 }
 
-static void ring(void *transport) { tcp_wake(transport); }
+static void ring_bell(void *transport) { tcp_wake(transport); }
 
 static void tcp_died(struct transport *t, int rank, enum fate fate) {
     struct tcp_transport *m = self(t);
@@ -209,7 +209,7 @@ static void tcp_died(struct transport *t, int rank, enum fate fate) {
     net_unlock(m->net);
 }
 
-static void lost(void *transport, int peer) {
+static void note_lost_peer(void *transport, int peer) {
     struct tcp_transport *m = self(transport);
     int rank = m->members[peer];
     if (rank != NOBODY) transport_note_death(transport, rank, m->net->peers[peer].fate);
@@ -256,7 +256,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
     HVD_TRY(number_ranks(m, ranks, err));
     net_lock(m->net); /* the channel first: closing it tells other ranks of a later failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
-                            (struct channel_owner){ring, lost, t}, err);
+                            (struct channel_owner){ring_bell, note_lost_peer, t}, err);
     net_unlock(m->net);
     HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, config, err));
