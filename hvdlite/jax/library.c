@@ -197,11 +197,10 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 
 /* ---- between two ranks ---- */
 /* XLA's ppermute calls Irecv if this rank receives, and Isend if it sends; then it waits. A receive
- * is only noted, until the wait. If both ranks of a clique of two send at most SWAPPED bytes, they
+ * is only noted, until the wait. If both ranks of a clique of two send at most HVD_FAST_BYTES, they
  * use one alltoall instead of two messages: each rank knows that the other rank sends, too. Up to
- * this size the core's fast path runs the alltoall (fast_window.c: LARGEST). When the
- * alltoall still had splits, it took half the messages' time at 64 KiB; not measured since. */
-enum { SWAPPED = 64 << 10 };
+ * this size the core's fast path runs the alltoall. At 64 KiB an alltoall with splits took half the
+ * messages' time; the present alltoall, without splits, is not measured. */
 /* The request of a receive is its clique's address plus RECEIVE. Other requests are messages. NULL:
  * a request that has ended. */
 enum { RECEIVE = 1 };
@@ -217,7 +216,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
                      struct clique *c, struct plan **request) {
     const int64_t bytes = bytes_of(c, count, type);
     if (bytes < 0) return 1;
-    if (c->size == 2 && bytes <= SWAPPED && bytes == c->noted.bytes) {
+    if (c->size == 2 && bytes <= HVD_FAST_BYTES && bytes == c->noted.bytes) {
         c->noted.bytes = -1;
         c->parts_for[to] = in, c->parts_from[to] = c->noted.out;
         return *request = NULL, exchange(HVD_INT8, bytes, c);

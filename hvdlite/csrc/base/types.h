@@ -143,6 +143,11 @@ typedef struct hvd_by_mpi {
 } hvd_by_mpi;
 /* cdef end */
 
+/* Maximum bytes that a rank reads from the other ranks of its host on the fast path. Chosen, not
+ * measured: with more bytes each rank adds up data that the engine would divide among the ranks;
+ * with fewer bytes more collectives are negotiated. */
+enum { HVD_FAST_BYTES = 64 << 10 };
+
 /* Return the name that users write; "?" if the value is out of range. */
 const char *kind_name(int kind);
 const char *dtype_name(int dtype);

@@ -13,11 +13,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Maximum bytes that a rank reads from other ranks' inputs. Chosen, not measured: with more bytes
- * each rank adds up data that the engine would divide among the ranks; with fewer bytes more
- * collectives are negotiated. */
-enum { LARGEST = 64 << 10 };
-
 int fast_window_awaits(const struct fast_path *x) { return atomic_load(&x->shared.awaited) - 1; }
 
 int fast_window_check(const struct fast_path *x, hvd_error *err) {
@@ -41,7 +36,8 @@ bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
     if (!x->shared.window) return false;
     if (tensor->request.kind == HVD_ALLTOALL && !tensor->uneven)
         read /= (size_t)x->shared.window->n;
-    return tensor->request.kind < HVD_JOIN && read * (size_t)(x->shared.window->n - 1) <= LARGEST &&
+    return tensor->request.kind < HVD_JOIN &&
+           read * (size_t)(x->shared.window->n - 1) <= HVD_FAST_BYTES &&
            have_equal_rows(x, tensor) && !(tensor->direct && bytes > OWN_MEMORY);
 }
 
