@@ -11,7 +11,6 @@
 #define CORE(ROW)                                                                                  \
     ROW(hvd_plan)                                                                                  \
     ROW(hvd_run)                                                                                   \
-    ROW(hvd_validate)                                                                              \
     ROW(hvd_start)                                                                                 \
     ROW(hvd_keep_failure)                                                                          \
     ROW(hvd_watch) ROW(hvd_finish) ROW(hvd_result) ROW(hvd_source) ROW(hvd_give_up) ROW(hvd_drop)

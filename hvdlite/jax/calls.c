@@ -104,23 +104,22 @@ static bool read_attributes(struct attributes *to, const XLA_FFI_Attrs *attrs, i
     return i == attrs->size;
 }
 
-static hvd_handle *start(const XLA_FFI_CallFrame *frame, const struct attributes *a, int64_t i,
-                         bool only_check, hvd_error *err) {
+static hvd_handle *plan(const XLA_FFI_CallFrame *frame, const struct attributes *a, int64_t i,
+                        hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
     const int32_t parts = a->parts[i];
-    char full[HVD_MAX_NAME];
+    char full[HVD_MAX_NAME + 1]; /* hvd_plan refuses a name that fills it */
     snprintf(full, sizeof full, "%.*s[%d]", (int)a->name->len, a->name->ptr, (int)i);
-    int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_validate refuses more dimensions */
+    int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_plan refuses more dimensions */
     for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
         dims[d] = d < in->rank ? in->dims[d] : parts;
-    hvd_tensor t = {.name = full, .dims = dims, .in = in->data, .out = out->data};
+    hvd_tensor t = {.name = full, .dims = dims};
     t.kind = *a->kind, t.op = *a->op, t.root = *a->root, t.group = *a->group;
     t.dtype = a->carriers[i], t.ndim = (int)in->rank + (parts > 1);
     t.prescale = a->scales[0], t.postscale = a->scales[1];
     t.out_rows = out->rank ? out->dims[0] : 1, t.grouped = (int)frame->rets.size;
     t.queued = t.waited = 1;
-    if (only_check) return core.hvd_validate(&t, err), NULL;
-    return core.hvd_start(&t, err);
+    return core.hvd_plan(&t, err);
 }
 
 /* void, because jaxlib 0.12 has another name for the type of an extension */
@@ -142,10 +141,13 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return failure(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    for (int64_t i = 0; i < count && !c->failed.code; i++) start(frame, &a, i, true, &c->failed);
-    while (c->count < count && !c->failed.code) {
-        hvd_handle *handle = start(frame, &a, c->count, false, &c->failed);
-        if (handle) c->handles[c->count++] = handle;
+    /* plans all before the first starts: a group with a part of its tensors would wait forever */
+    while (c->count < count && (c->handles[c->count] = plan(frame, &a, c->count, &c->failed)))
+        c->count++;
+    while (c->failed.code && c->count) core.hvd_drop(c->handles[--c->count]);
+    for (int64_t i = 0; i < c->count; i++) {
+        const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
+        core.hvd_run(c->handles[i], in->data, out->data, -1);
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     XLA_FFI_Error *error = NULL;

@@ -16,6 +16,7 @@ from hvdlite.core.collectives import dense, memory_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.jax import numbering
 from hvdlite.jax.cliques import TARGET, core_function
 from hvdlite.training import compiled
 
@@ -90,6 +91,7 @@ def _register() -> None:
     library = ctypes.CDLL(str(build()))
     library.hvdlite_jax_call_begin(ctypes.c_void_p(int(ffi.cast("uintptr_t", core_function))))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.hvdlite_jax_call), platform="cpu")
+    numbering.install()
 
 
 def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:

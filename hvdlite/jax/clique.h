@@ -64,6 +64,8 @@ struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double sec
 int clique_end(struct plan *started);
 /* Calls clique_start, then clique_end. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
+/* Waits for all that has been started, with or without an error. */
+void clique_settle(struct clique *c);
 
 /* cdef begin */
 /* Gets the core's functions and this rank's position in the job from Python. */

@@ -218,7 +218,7 @@ def _verdict(ranks: List[int], patience: float) -> str:
     """
     service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
     until = time.monotonic() + patience
-    service.key_value_set(f"{place}/here/{topology.rank()}", "")
+    service.key_value_set(f"{place}/here/{topology.rank()}", "", allow_overwrite=True)
     while True:
         native.call(native.lib.hvd_check)
         arrived = service.key_value_dir_get(f"{place}/here/")

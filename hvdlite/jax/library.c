@@ -223,7 +223,9 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     }
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;
-    return !(*request = clique_start(c, &t, -1));
+    *request = clique_start(c, &t, -1);
+    if (!*request) c->noted.bytes = -1, clique_settle(c);
+    return !*request;
 }
 
 API int MPIABI_Wait(char **request, void *status) {
@@ -235,5 +237,7 @@ API int MPIABI_Wait(char **request, void *status) {
     hvd_tensor t =
         tensor_of(HVD_RECV, HVD_UINT8, 1, &noted.bytes, noted.out, noted.out, noted.bytes);
     t.root = noted.from;
-    return clique_run(c, &t);
+    if (!clique_run(c, &t)) return 0;
+    clique_settle(c); /* because XLA does not wait for the send, but frees its memory */
+    return 1;
 }

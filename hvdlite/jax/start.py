@@ -28,15 +28,20 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     several processes must make the call; a second call in the same thread does nothing.
 
     A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
-    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set.
+    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set. After
+    ``hvdlite.init()`` that would be too late: then set both in the environment.
 
     :param comm: and ``process_sets``, and the errors: as for ``hvdlite.init``.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.
     """
-    if hvdlite.is_initialized() and _kept:
-        return _kept[0].enter_thread()
+    if _kept:
+        if hvdlite.is_initialized():
+            return _kept[0].enter_thread()
+        raise RuntimeError(
+            "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
+        )
     choose(must=True)
     for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
         of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
@@ -45,10 +50,6 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     hvdlite.init(comm, process_sets)
     if hvdlite.size() == 1:
         return
-    if _kept:
-        raise RuntimeError(
-            "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
-        )
     _join()
     try:
         cliques = Cliques(float(os.environ[_LIMIT]) or math.inf)

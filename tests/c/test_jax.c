@@ -11,7 +11,9 @@ static bool no_memory;
 #undef calloc
 
 static int plans, dropped, runs;
-static bool ends; /* true: a run ends before hvd_run returns */
+static bool ends;  /* true: a run ends before hvd_run returns */
+static bool fails; /* true: runs end with an error */
+static int waits;  /* calls of hvd_finish */
 static char planned[HVD_MAX_NAME];
 static int64_t count, listed; /* listed: number of parts of a listed alltoall */
 
@@ -31,11 +33,13 @@ static int run(hvd_handle *plan_of_it, const void *in, void *out, double seconds
         const void *part = ((const void *const *)in)[i];
         if (part) memcpy(((void *const *)out)[i], part, (size_t)(count / listed));
     }
-    return ends && plan_of_it == (hvd_handle *)&plans;
+    return ends && !fails && plan_of_it == (hvd_handle *)&plans;
 }
 static int finish(hvd_handle *handle, double seconds, hvd_error *err) {
     (void)handle, (void)seconds;
-    return err->code == HVD_OK;
+    CHECK(!err || err->code == HVD_OK);
+    if (err && fails) *err = (hvd_error){.code = HVD_MISMATCH, .text = "ranks differ"};
+    return ++waits;
 }
 static void keep_failure(hvd_error *err) { strcat(err->text, " [hvdlite error 1]"); }
 static void drop(hvd_handle *handle) { dropped += handle == (hvd_handle *)&plans; }
@@ -67,7 +71,7 @@ static struct clique *announced(void) {
     hvdlite_jax_begin(find, 0, 3);
     CHECK(announce() != NULL);
     CHECK_INT(MPIABI_Comm_split(&jax.world, 7, 1, &c), 0);
-    plans = dropped = runs = 0, ends = true;
+    plans = dropped = runs = waits = 0, ends = true, fails = false;
     return c;
 }
 
@@ -113,6 +117,24 @@ TEST(test_a_plan_of_a_message_is_used_by_one_message_at_a_time) {
     CHECK_INT(MPIABI_Wait(&received, NULL), 0);
     CHECK_TEXT(planned, "jax.2,0.2-0");
     CHECK_INT(runs, 4);
+    end(c);
+}
+
+/* After an error XLA waits for no other request, but frees the memory of all. */
+TEST(test_a_failed_receive_waits_for_the_send) {
+    char in[8] = "message", out[9];
+    struct clique *c = opened();
+    struct plan *sent;
+    char *received;
+    for (int i = 0; i < 2 * NEAR; i++) {
+        ends = fails = false, waits = 0;
+        CHECK_INT(MPIABI_Irecv(out, 9, MPIABI_BYTE, 0, 0, c, &received), 0);
+        CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
+        ends = fails = true;
+        CHECK_HAS(said(MPIABI_Wait(&received, NULL)), "ranks differ");
+        CHECK_INT(waits, 2);
+    }
+    CHECK_INT(plans, 2);
     end(c);
 }
 

@@ -274,3 +274,24 @@ def test_long_calls_are_right_even_if_no_thread_can_be_started(tmp_path):
     env = {"CC": f"cc -include {header}", "HVDLITE_CACHE": str(tmp_path)}
     job = assert_passed(mpirun(2, str(script), timeout=120, env=env))
     assert job.lines("TOTAL ") == ["2.0", "2.0"]
+
+
+def test_a_call_of_which_one_tensor_cannot_start_fails_at_once(tmp_path):
+    """The other tensors of the group must not start, because they would wait for that tensor."""
+    header = tmp_path / "fails.h"
+    header.write_text(
+        '#include "functions.h"\n#include <string.h>\n'
+        "#define hvd_plan(t, err) "
+        'hvd_plan((strstr((t)->name, "bad[1]") ? (t)->ndim = 99 : 0, t), err)'
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hvdlite.jax as hvd, jax, numpy as np\nhvd.init()\n"
+        "x = [np.ones(3, 'float32')] * 2\n"
+        "try: jax.block_until_ready(jax.jit(lambda x: hvd.allreduce(x, 'bad'))(x))\n"
+        "except (jax.errors.JaxRuntimeError, ValueError) as e: print('ERROR', '99 dim' in str(e))\n"
+        "print('TOTAL', float(jax.jit(lambda x: hvd.allreduce(x, 'good', op=hvd.Sum))(x)[1][0]))\n"
+    )
+    env = {"CC": f"cc -include {header}", "HVDLITE_CACHE": str(tmp_path)}
+    job = assert_passed(mpirun(2, str(script), timeout=120, env=env))
+    assert job.lines("ERROR ") == ["True"] * 2 and job.lines("TOTAL ") == ["2.0"] * 2
