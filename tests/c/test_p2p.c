@@ -64,6 +64,45 @@ ENGINES_TEST(test_a_receive_from_any_rank_takes_the_first_sender, ranks_run, 2, 
     }
 }
 
+/* Which rank is late, and the size of the tensor. */
+struct late {
+    int rank;
+    size_t bytes;
+};
+
+/* Rank 0 sends, and one of the ranks takes part only after the limit for stalls. */
+ENGINES_BY(unmatched_main, arg, config.options.stall_failure = 1) {
+    const struct late *late = arg;
+    hvd_kind kind = me->rank ? HVD_RECV : HVD_SEND;
+    int root = me->rank ? late->bytes % 2 ? P2P_ANY : 0 : 1;
+    struct work first, next;
+    if (me->rank == late->rank) ranks_meet(me->ranks);
+    OK(letter_start(&first, me, kind, root, "x", 0, late->bytes));
+    engine_rank_wait(me);
+    if (me->rank != late->rank) ranks_meet(me->ranks);
+    if (me->rank && first.error.code == HVD_OK) { /* matched before the withdrawal arrived */
+        CHECK(late->bytes <= P2P_SHORT);
+        check_received(&first, 0, 0);
+        work_free(&first);
+    } else {
+        check_refused(&first, HVD_STALLED, me->rank ? "rank 1" : "rank 0");
+    }
+    OK(letter_start(&next, me, kind, 1 - me->rank, "x", 1, late->bytes));
+    engine_rank_wait(me);
+    CHECK_CODE(next.error.code, HVD_OK, next.error);
+    if (me->rank) check_received(&next, 0, 1);
+    work_free(&next);
+}
+
+TEST(test_an_unmatched_send_or_receive_fails_on_both_ranks) {
+    const size_t bytes[] = {5, 30000, P2P_LOAN};
+    for (int i = 0; i < 6; i++) {
+        struct late late = {i % 2, bytes[i / 2]};
+        ranks_run(2, unmatched_main, &late);
+        ranks_run_on_window(2, unmatched_main, &late);
+    }
+}
+
 /* What the receiver expects, which rank submits late, and the expected error text. */
 struct mismatch {
     hvd_dtype dtype;

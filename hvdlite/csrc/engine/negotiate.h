@@ -34,6 +34,7 @@ struct negotiation {
     struct aggregate aggregate;
     struct watch watch;
     double reported; /* time of submission of the last send or receive that was reported as late */
+    double stall;    /* seconds after which an unmatched send or receive fails; 0: never */
     const struct log *log;
     hvd_error lost; /* the error about a silent rank; code 0: none */
     int lost_rank;

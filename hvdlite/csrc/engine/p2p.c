@@ -15,10 +15,12 @@ void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int gro
 }
 
 void p2p_free(struct p2p *p) {
-    for (struct p2p_offer *o; (o = p->offers);) {
-        p->offers = o->next;
-        free(o);
-    }
+    struct p2p_offer **lists[] = {&p->offers, &p->expired};
+    for (int i = 0; i < 2; i++)
+        for (struct p2p_offer *o; (o = *lists[i]);) {
+            *lists[i] = o->next;
+            free(o);
+        }
     for (int r = 0; p->peers && r < p->t->at.size; r++) {
         bounce_close(&p->peers[r].to);
         bounce_close(&p->peers[r].from);
@@ -146,7 +148,8 @@ static int confirm(struct p2p *p, struct tensor *tensor, hvd_error *err) {
 static void fail_refused(struct p2p *p, struct tensor *tensor, int by, uint32_t code,
                          const char *text) {
     hvd_error why;
-    error_set(&why, code == HVD_RANK_LEFT ? HVD_RANK_LEFT : HVD_MISMATCH, "%s", text);
+    bool known = code == HVD_RANK_LEFT || code == HVD_STALLED;
+    error_set(&why, known ? (int)code : HVD_MISMATCH, "%s", text);
     transport_blame(p->t, by, &why);
     tensor_list_remove(&p->sends, tensor);
     p2p_finish(p, tensor, &why);
@@ -203,6 +206,8 @@ static int take_for_tensor(struct p2p *p, const struct message *m, const struct 
         size = head->bytes;
     }
     struct tensor *t = find(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
+    if (!t && p->withdrew && !is_piece && !is_done)
+        return HVD_OK; /* sent before the withdrawal came */
     if (!t || is_done != !!t->near) return damaged(m, err);
     if (is_piece && size > request_bytes(&t->request) - t->agreed) return damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
@@ -238,6 +243,7 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     case P2P_FREE:
         return head.code && head.code <= BOUNCE_SLOTS ? free_slot(p, m->from, head.code, err)
                                                       : damaged(m, err);
+    case P2P_WITHDRAW: p2p_take_withdrawal(p, m->from, head.number); return HVD_OK;
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
     default: return take_for_tensor(p, m, &head, rest, size, err);
     }

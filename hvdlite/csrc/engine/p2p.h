@@ -5,7 +5,9 @@
  * data. When a receive matches, the receiver asks for the rest in steps, a little ahead of the data
  * that has arrived. So no rank stores long data that it may never want, and long data does not
  * delay negotiation messages. A send ends when a receive has matched it and all its data has been
- * sent. A rank that has left refuses offers and tells the ranks that wait for it.
+ * sent. A rank that has left refuses offers and tells the ranks that wait for it. A send or receive
+ * that nothing matches within the limit for stalls fails. Its late counterpart then fails, too.
+ * Only short data, which is in the offer, may still arrive.
  *
  * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
  * (shm/near.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
@@ -41,6 +43,11 @@ struct p2p {
     struct tensor_list sends, receives, reading, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
+    /* receives that have waited too long and failed; each refuses the next offer that fits it,
+     * because otherwise this offer would match a later receive */
+    struct p2p_offer *expired;
+    bool
+        withdrew; /* true: this rank has withdrawn an offer, because the send had waited too long */
     struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of this rank's last send */
     uint64_t cookie;        /* the cookie of this rank's loans */
@@ -71,6 +78,9 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 bool p2p_awaits(const struct p2p *p, int rank);
 /* the oldest tensor that waits; NULL: none */
 const struct tensor *p2p_oldest(const struct p2p *p);
+/* Fails each send and receive that has waited unmatched for more than `limit` seconds, unless it
+ * waits for a silent rank. `silent`: by rank. */
+int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_error *err);
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
 /* Fails all sends and receives that are in progress or come later. */
 void p2p_close(struct p2p *p, const hvd_error *why);

@@ -23,6 +23,18 @@ int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_b
     return p2p_post(p, from, head, "", NULL, 0, err);
 }
 
+int p2p_refuse_offer(struct p2p *p, int from, uint64_t number, const hvd_error *why,
+                     hvd_error *err) {
+    return p2p_post(
+        p, from,
+        (struct p2p_head){.type = P2P_REFUSE, .number = number, .code = (uint32_t)why->code},
+        why->text, NULL, 0, err);
+}
+
+bool p2p_is_match(int root, const char *name, const struct p2p_offer *o) {
+    return (root == o->from || root == P2P_ANY) && !strcmp(name, o->name);
+}
+
 static void write_timeline(const struct p2p *p, const struct tensor *tensor) {
     struct timeline_times times = {.submitted = tensor->submitted,
                                    .decided = tensor->met,

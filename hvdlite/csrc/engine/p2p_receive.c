@@ -17,18 +17,11 @@ static void fail_left(struct p2p *p, struct tensor *tensor, int rank) {
 
 /* ---- receives ---- */
 
-static int refuse(struct p2p *p, int from, uint64_t number, const hvd_error *why, hvd_error *err) {
-    return p2p_post(
-        p, from,
-        (struct p2p_head){.type = P2P_REFUSE, .number = number, .code = (uint32_t)why->code},
-        why->text, NULL, 0, err);
-}
-
 int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err) {
     hvd_error left;
     error_set(&left, HVD_RANK_LEFT, "tensor '%s': rank %d, which should receive it, has left: %s",
               o->name, transport_job_rank(p->t, p->t->at.rank), p->reason);
-    return refuse(p, o->from, o->head.number, &left, err);
+    return p2p_refuse_offer(p, o->from, o->head.number, &left, err);
 }
 
 /* Fails a receive and an offer that differ in size or dtype. The receive must be in no list. */
@@ -42,7 +35,7 @@ static int fail_mismatch(struct p2p *p, struct tensor *tensor, const struct p2p_
               dtype_name((int)o->head.code), transport_job_rank(p->t, p->t->at.rank),
               request_bytes(&tensor->request), dtype_name(tensor->request.dtype));
     transport_blame(p->t, o->from, &why);
-    int code = refuse(p, o->from, o->head.number, &why, err);
+    int code = p2p_refuse_offer(p, o->from, o->head.number, &why, err);
     p2p_finish(p, tensor, &why);
     return code;
 }
@@ -119,11 +112,6 @@ static int accept_offer(struct p2p *p, struct tensor *tensor, const struct p2p_o
     return code;
 }
 
-static bool is_match(const struct tensor *tensor, const struct p2p_offer *o) {
-    int from = tensor->request.root;
-    return (from == o->from || from == P2P_ANY) && !strcmp(tensor->request.name, o->name);
-}
-
 static bool all_left(const struct p2p *p) {
     for (int r = 0; r < p->t->at.size; r++)
         if (r != p->t->at.rank && !p->peers[r].left) return false;
@@ -141,9 +129,13 @@ static int send_hello(struct p2p *p, int from, hvd_error *err) {
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
-        if (!is_match(tensor, o)) continue;
+        if (!p2p_is_match(from, tensor->request.name, o)) continue;
         *at = o->next;
-        int code = accept_offer(p, tensor, o, err);
+        int code = HVD_OK;
+        if (o->head.type == P2P_WITHDRAW)
+            p2p_fail_withdrawn(p, tensor, o->from);
+        else
+            code = accept_offer(p, tensor, o, err);
         free(o);
         return code;
     }
@@ -158,8 +150,10 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
 
 static int match_offer(struct p2p *p, struct p2p_offer *o, bool *kept, hvd_error *err) {
     struct p2p_offer **last = &p->offers;
+    int code;
+    if (p2p_refuse_expired(p, o, &code, err)) return code;
     for (struct tensor *t = p->receives.oldest; t; t = t->newer) {
-        if (!is_match(t, o)) continue;
+        if (!p2p_is_match(t->request.root, t->request.name, o)) continue;
         tensor_list_remove(&p->receives, t);
         return accept_offer(p, t, o, err);
     }

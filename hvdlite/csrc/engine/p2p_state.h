@@ -29,11 +29,12 @@ enum p2p_type {
     /* the next data of a send. code: 1 + the slot of the bounce buffer with the data; 0: the data
      * follows in the message */
     P2P_PIECE,
-    P2P_READ,   /* The receiver has read the send's data: asks whether the send is under way. */
-    P2P_DONE,   /* the answer: the send was under way, and has ended */
-    P2P_FREE,   /* code: 1 + a slot that is free again */
-    P2P_REFUSE, /* the send fails with this code and text */
-    P2P_LEFT    /* the sender of this message has left; `text` says why */
+    P2P_READ,     /* The receiver has read the send's data: asks whether the send is under way. */
+    P2P_DONE,     /* the answer: the send was under way, and has ended */
+    P2P_FREE,     /* code: 1 + a slot that is free again */
+    P2P_REFUSE,   /* the send fails with this code and text */
+    P2P_WITHDRAW, /* the send has failed, because it had waited too long: so must its receive */
+    P2P_LEFT      /* the sender of this message has left; `text` says why */
 };
 
 struct p2p_head {
@@ -74,8 +75,19 @@ int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, cons
              size_t size, hvd_error *err);
 int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_bounce,
              hvd_error *err);
+/* root: of the receive, or P2P_ANY. */
+bool p2p_is_match(int root, const char *name, const struct p2p_offer *o);
+int p2p_refuse_offer(struct p2p *p, int from, uint64_t number, const hvd_error *why,
+                     hvd_error *err);
 /* Completes a tensor that is in none of the lists. */
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
+
+/* ---- p2p_expire.c ---- */
+/* Refuses the offer and returns true if it fits a receive that has waited too long. */
+bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err);
+void p2p_take_withdrawal(struct p2p *p, int from, uint64_t number);
+/* Fails a receive that is in no list, because its sender has withdrawn the offer. */
+void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from);
 
 /* ---- p2p_receive.c ---- */
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);

@@ -14,6 +14,7 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
     if (stall > 0 && stall < LEAST) stall = LEAST;
     double timeout = n->t->patience.timeout, either = lesser(stall, timeout);
+    n->stall = options->stall_failure;
     n->watch.warning = options->stall_warning;
     n->watch.failure = n->t->silence = either;
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
@@ -134,7 +135,7 @@ int silence_look(struct negotiation *n, hvd_error *err) {
     for (int r = 0; r < n->t->at.size; r++) HVD_TRY(look_at(n, r, waits, what, err));
     if (n->coordinator) coordinator_stalled(n->coordinator, n->now, report_stall, n);
     look_at_messages(n);
-    return HVD_OK;
+    return n->stall > 0 ? p2p_expire(n->p2p, n->now, n->stall, n->watch.silent, err) : HVD_OK;
 }
 
 void silence_blame(const struct negotiation *n, hvd_error *why) {
