@@ -1,8 +1,8 @@
 """Data-parallel training over MPI or sockets.
 
 ``import hvdlite as hvd`` is all that a script needs. The first use of a name imports the module
-that defines the name. So ``import hvdlite`` itself starts neither MPI nor MXNet, and the launcher,
-which is part of this package, can import it without becoming a process of the job.
+that defines the name, so ``import hvdlite`` starts neither MPI nor MXNet. The launcher is a part of
+this package, and must not become a process of the job by importing the package.
 """
 
 import atexit
@@ -11,8 +11,8 @@ import importlib
 import sys
 
 from hvdlite.core.lazy_names import OPS, lazy_names
-from hvdlite.exit import forks as _forks  # noqa: F401 - sees children from here on
-from hvdlite.exit import script_end as _script_end  # noqa: F401 - sees sys.exit from here on
+from hvdlite.exit import forks as _forks  # noqa: F401 - the import registers a fork handler
+from hvdlite.exit import script_end as _script_end  # noqa: F401 - the import watches sys.exit
 from hvdlite.patches import after_import, mxnet_import
 
 __version__ = "0.1.0"
@@ -83,4 +83,5 @@ def _end() -> None:
 
 atexit.register(_end)
 after_import.keep_mpi_from_children()
-mxnet_import.watch()  # makes `import mxnet` work on any NumPy, and mx.kv.create("dist_sync_mpi")
+# adapts MXNet to new versions of NumPy, and adds the kvstore "dist_sync_mpi"
+mxnet_import.watch()

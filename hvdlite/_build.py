@@ -3,8 +3,8 @@
 ``setup.py`` compiles the extensions.
 The core does not call MPI. The extension for an MPI contains the MPI transport and the parts of the
 core that this transport uses. The extensions for MPIs differ only in their names and in the mpi.h
-with which one file is compiled. Python's declarations are cut out of the C headers, so no prototype
-is written twice.
+that transport_mpi.c includes. This module cuts Python's declarations out of the C headers, so no
+prototype is written twice.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Iterable, Sequence
 
 from cffi import FFI
 
-# relative when setup.py runs this file, because setuptools requires relative paths
+# a relative path when setup.py runs this file, because setuptools requires relative paths
 CSRC = Path(__file__).parent / "csrc"
 # lower layers first
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
@@ -68,7 +68,7 @@ def core() -> FFI:
 
 
 def _by_mpi(name: str) -> FFI:
-    # all files; setup.py compiles only the files that this extension uses
+    # all files; the linker takes only those that the transport uses (see setup.py)
     return _extension(name, HEADERS_OF_MPI, CSRC.rglob("*.c"))
 
 
@@ -83,6 +83,6 @@ def mpich() -> FFI:
 
 
 def jax() -> FFI:
-    """Return the library that jaxlib loads as its MPI, and Python as a module."""
+    """Return the extension for JAX: jaxlib loads it as an MPI library, Python as a module."""
     folder = CSRC.parent / "jax"
     return _extension("jax", HEADERS_OF_JAX, [folder / "library.c", folder / "clique.c"])

@@ -30,8 +30,7 @@ from hvdlite.core.launchers import OPEN_MPI, PMI
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
-# Each of Horovod's variables -> the variables with the same value that mpirun sets: Open MPI's,
-# then the variable of MPICH's Hydra.
+# Horovod's variable -> the variables in which mpirun gives the same value: Open MPI's, MPICH's.
 _NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 _OF_MPIRUN = dict(zip(_NAMES, zip(OPEN_MPI.variables, PMI.variables)))
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
@@ -49,7 +48,7 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.util.spec_from_loader(fullname, self) if exists else None
 
     def exec_module(self, module) -> None:
-        name = module.__name__  # the loaded module replaces the empty one
+        name = module.__name__  # hvdlite's module replaces the empty ``module``
         sys.modules[name] = (
             Names(name, MODULES[name])
             if name in MODULES
@@ -67,7 +66,7 @@ def _same_name(name: str) -> str:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent module does not exist
+    except ModuleNotFoundError:  # the parent module does not exist
         return False
 
 
@@ -82,7 +81,7 @@ def take_its_place() -> None:
         loaded.__version__ = VERSION  # type: ignore[attr-defined]
     if not isinstance(loaded, Names):
         raise ImportError(
-            f"horovod is imported already ({loaded.__file__}): import hvdlite.as_horovod before it"
+            f"horovod is imported already ({loaded.__file__}): import hvdlite.as_horovod first"
         )
     if not any(isinstance(finder, _AsHorovod) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AsHorovod())
@@ -101,7 +100,7 @@ def _set_as_mpirun_says() -> None:
 
 
 def set_variables() -> None:
-    """Set Horovod's variables for the job that begins; in an elastic job, ranks change."""
+    """Set Horovod's variables for the job that begins. An elastic job calls this repeatedly."""
     for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
 
@@ -109,8 +108,8 @@ def set_variables() -> None:
 def _tell_children() -> None:
     """Make Python child processes, such as workers of data loaders, import hvdlite as Horovod.
 
-    The variables that keep this process's MPI from using sockets are not passed on, because child
-    processes may be ranks of another job.
+    This function passes on no variables that keep MPI from using sockets, because child processes
+    may be ranks of another job.
     """
     os.environ["HVDLITE_AS_HOROVOD"] = "1"
     os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
@@ -120,7 +119,7 @@ def main(arguments: List[str]) -> None:
     """Run a script or a module in this process, as Python itself does.
 
     ``__main__`` must be like Python's own until the process ends, because multiprocessing reads the
-    script's path or the module's name from it, and pickle reads the script's functions.
+    script's path or the module's name from ``__main__``, and pickle reads the script's functions.
     """
     if not arguments or arguments == ["-m"]:
         sys.exit(_USAGE)
@@ -136,7 +135,7 @@ def main(arguments: List[str]) -> None:
     elif os.path.isfile(arguments[0]) and not zipfile.is_zipfile(arguments[0]):
         sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
         _run_file(arguments[0], main)
-    else:  # it is a folder or a zip file with a __main__.py
+    else:  # the argument is a folder or a zip file with a __main__.py
         sys.path[0] = os.path.abspath(arguments[0])
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
 
@@ -149,7 +148,7 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    # from the module itself, because this code runs in another module object, __main__
+    # an import, because this code runs as ``__main__``, another module object
     from hvdlite.as_horovod import take_its_place as _take
 
     _take()

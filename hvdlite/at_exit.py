@@ -1,4 +1,4 @@
-"""What this process does at its end, so that no rank waits for it forever."""
+"""Makes this process leave its job when the process ends, so that no rank waits for it forever."""
 
 import atexit
 import contextlib
@@ -25,10 +25,10 @@ GOOD_END = f"its script has ended; {UNEVEN}"
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register functions of a framework: to wait for its work; for before and after leaving.
+    """Register a framework's functions: ``wait`` for its work; ``before`` and ``after`` leaving.
 
-    From now on this process leaves the job before the exit functions registered so far run: MXNet's
-    exit function waits for all operations, so operations that can't complete must fail before it.
+    From now on this process leaves the job before Python calls the exit functions registered so
+    far. MXNet's exit function waits for all operations: those that can't complete must have failed.
 
     :param after: called only at exit.
     """
@@ -93,8 +93,8 @@ def at_exit() -> None:
     """Leave or end the job, because the script has ended. The interpreter calls this at exit."""
     failed = script_end.failure()
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
-    # Reported now, before other ranks fail because of this rank. sys.excepthook does not do so for
-    # SystemExit, or if the user has replaced it.
+    # Report now, before other ranks fail because of this rank: sys.excepthook did not report a
+    # SystemExit, nor any exception if the user has replaced the hook.
     if failed:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
@@ -167,9 +167,8 @@ def _end_job(code: int) -> None:
 
 
 _run_first_at_exit()
-# Python waits for threads before it calls atexit functions. The hook below runs earlier. Hooks run
-# in reverse order, so it runs before the imported module's hook, which waits for executor threads.
-# Python 3.8 lacks such hooks.
+# This hook must run before Python waits for threads, and before the hook of concurrent.futures
+# waits for executors' threads. Hooks run in reverse order of registration. Python 3.8 lacks hooks.
 with contextlib.suppress(AttributeError, RuntimeError):
     importlib.import_module("concurrent.futures.thread")
     threading._register_atexit(_leave_before_threads_are_joined)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from hvdlite.joined import UNEVEN, bootstrap, jobs, leave, membership
 from hvdlite.monitor import recorder
 
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
-STAYING_SECONDS = 0.3  # seconds in which join_other_job() lets other ranks leave the old job
+STAYING_SECONDS = 0.3  # how long join_other_job() waits for other ranks to leave the old job
 
 
 def init(comm=None, process_sets=None) -> None:
@@ -34,7 +34,7 @@ def init(comm=None, process_sets=None) -> None:
     :param comm: None for all processes that the launcher started; a list of ranks of MPI.COMM_WORLD
         (only these ranks call init); or an mpi4py communicator, which hvdlite duplicates.
     :param process_sets: a list of :class:`ProcessSet` to register now, the same on every rank.
-        Horovod's "dynamic" is accepted, but ``add_process_set`` works with and without it.
+        Horovod's "dynamic" is accepted and changes nothing: ``add_process_set`` always works.
     :raises ValueError: this process is not in ``comm``, or an HVDLITE_* variable is wrong.
 
     >>> import hvdlite as hvd
@@ -91,7 +91,7 @@ def begin_to_leave() -> None:
 
 
 def leave_broken() -> None:
-    """Leave a job in which a rank has died; the other ranks leave it, too."""
+    """Leave a job in which a rank has died. All living ranks call this."""
     if is_initialized():
         leave(GOES_ON)
 

@@ -23,8 +23,8 @@ class Jobs(ModuleState):
     def begin(self) -> None:
         self.joining = threading.RLock()  # held during init(), which several threads may call
         self.has_joined = False  # True: this process has ever joined a job
-        self.way: Optional[Tuple[Bootstrap, Membership]] = None  # once they are decided
-        # True: the last job has failed, so other ranks may never reach their end
+        self.way: Optional[Tuple[Bootstrap, Membership]] = None  # None: not decided yet
+        # True: the last job has failed, so other ranks may wait forever
         self.is_broken = False
 
     def begin_child(self) -> None:

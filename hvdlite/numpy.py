@@ -77,7 +77,10 @@ def allreduce_plan(
     check_out(full, out, memory.shape, memory.owner.dtype)
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:
-        raise ValueError(f"tensor '{full}': expected NumPy arrays in C order that do not overlap")
+        raise ValueError(
+            f"tensor '{full}': expected NumPy arrays in C order, and an out that is the array or "
+            "does not overlap it: pass np.ascontiguousarray(array), and a new array as out"
+        )
     planned, source = Prepared(full, memory, *details), memory.address
     address = None if out is None else out.ctypes.data
 
@@ -110,7 +113,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:  # fmt: skip
-    """Do what :func:`allreduce` does for several arrays; ``out`` has one for each."""
+    """Do what :func:`allreduce` does for several arrays; ``out`` has an array for each of them."""
     names = group_names(tensor_name("allreduce", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
     return grouped.reductions(lib.HVD_ALLREDUCE, names, arrays, op, scales, process_set, out)
@@ -141,7 +144,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:  # fmt: skip
-    """Do what :func:`reducescatter` does for several arrays; ``out`` has one for each."""
+    """Do what :func:`reducescatter` does for several arrays; ``out`` has an array for each."""
     names = group_names(tensor_name("reducescatter", name, process_set), arrays)
     scales = prescale_factor, postscale_factor
     return grouped.reductions(lib.HVD_REDUCESCATTER, names, arrays, op, scales, process_set, out)
@@ -165,10 +168,10 @@ def allgather(
     array: np.ndarray, name: Optional[str] = None, process_set: ProcessSet = global_process_set,
     out: Optional[np.ndarray] = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return the arrays of all ranks joined along the first dimension, which may differ by rank.
+    """Return the arrays of all ranks, joined along the first dimension.
 
-    :param array: of the same dtype, and of the same shape except the first dimension; a 0-d array
-        counts as one row.
+    :param array: of the same dtype and shape on every rank, but the first dimension may differ; a
+        0-d array counts as one row.
     :return: an array of shape (rows of all ranks, ...), in the order of ranks.
     :raises ValueError: as :func:`allreduce`.
     :raises HvdliteError: as :func:`allreduce`.
@@ -183,7 +186,7 @@ def grouped_allgather(
     arrays: Sequence[np.ndarray], name: Optional[str] = None,
     process_set: ProcessSet = global_process_set, out: Optional[Sequence[np.ndarray]] = None,
 ) -> List[np.ndarray]:  # fmt: skip
-    """Do what :func:`allgather` does for several arrays; ``out`` has one for each."""
+    """Do what :func:`allgather` does for several arrays; ``out`` has an array for each of them."""
     names = group_names(tensor_name("allgather", name, process_set), arrays)
     return _gather(names, arrays, process_set, out)
 
@@ -194,7 +197,7 @@ def alltoall(
 ):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in the order of ranks.
 
-    :param array: of at least one dimension; all but the first are the same on every rank.
+    :param array: of at least one dimension; only the first dimension may differ between ranks.
     :param splits: how many rows go to each rank: the first rows to rank 0, the next to rank 1, and
         so on. Remaining rows are not sent. Without ``splits`` all ranks get the same number.
     :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent.
@@ -227,9 +230,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(process_set: ProcessSet = global_process_set) -> int:
     """Tell the other ranks that this rank has no more data; return the last rank that joined.
 
-    Call it at the end of an epoch if ranks have different numbers of batches. The call waits until
-    all ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with
-    op Sum, Average (over the ranks that still have data) or Adasum. Other collectives raise there::
+    Join at the end of an epoch if ranks have different numbers of batches. The call waits until all
+    ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with op
+    Sum, Average (over the ranks that still have data) or Adasum; their other collectives raise::
 
         for batch in batches:
             ...

@@ -113,7 +113,7 @@ def test_an_already_imported_horovod_is_an_error(tmp_path):
     (tmp_path / "horovod.py").write_text("")
     ended = python("-c", "import horovod, hvdlite.as_horovod", cwd=tmp_path)
     assert "ImportError: horovod is imported already (" in ended.stderr
-    assert "import hvdlite.as_horovod before it" in ended.stderr
+    assert "import hvdlite.as_horovod first" in ended.stderr
 
 
 def test_an_installed_horovod_is_ignored(tmp_path):

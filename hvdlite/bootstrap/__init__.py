@@ -1,4 +1,4 @@
-"""How the ranks of a job meet: over MPI; or at rank 0's port, where they then make a mesh.
+"""How the ranks of a job meet: over MPI, or at rank 0's port.
 
 ``mpi.world`` and ``socket_world`` have the two implementations of ``core.world``.
 """

@@ -1,7 +1,7 @@
 """Makes the connections between the ranks of a job without MPI, and refuses other connections.
 
-One selector serves a port. The log gets at most MOST_LINES lines about strangers. The port is
-closed when all expected ranks are connected.
+An Acceptor serves a port, and closes the port when all expected ranks are connected. The log gets
+at most MOST_LINES lines about refused connections.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from hvdlite.core.log import logger
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
 CONNECT_SECONDS = 3.0
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
-# most connections without a proof, in addition to one for each expected rank; one more closes the
-# oldest connection
+# limit on connections without a proof of identity, in addition to one for each expected rank; a
+# further connection makes the acceptor close the oldest of them
 MOST_PENDING = 64
 MOST_LINES = 5  # limit on the lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left
@@ -111,7 +111,7 @@ class Acceptor:
     def _admit(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        # the peer has closed; or no descriptor is left, and the connection stays in the queue
+        # the peer has closed the connection; or no descriptor is left, and it stays in the queue
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(NO_DESCRIPTORS_SECONDS)
@@ -143,7 +143,7 @@ class Acceptor:
         if hello[2:] != self._own[2:]:
             job = "a job of {} ranks (init() number {}, version {})"
             theirs, own = job.format(*hello[2:]), job.format(*self._own[2:])
-            why = f"rank {hello.rank} comes to {theirs}, and this rank is in {own}"
+            why = f"rank {hello.rank} expects {theirs}, but this rank is in {own}"
         elif peer not in self._expected or peer in self.peers:
             why = f"rank {hello.rank} is connected already, or is not expected here"
         if why:
@@ -193,7 +193,8 @@ class Acceptor:
 
     def _close(self) -> None:
         if self._turned_away > MOST_LINES:
-            logger.warning("init(): %d more were turned away", self._turned_away - MOST_LINES)
+            more = self._turned_away - MOST_LINES
+            logger.warning("init(): %d more connections were turned away", more)
         for pending in self._pending.values():
             pending.connection.close()
         self._selector.close()
@@ -246,7 +247,7 @@ class Patient:
             try:
                 self._look()
             except Exception:
-                # data that has arrived counts before an error of `look` about its sender
+                # read data that has arrived, even if `look` reports that its sender has ended
                 if not poll.poll(0):
                     raise
             if time.monotonic() > self._until:
@@ -256,7 +257,7 @@ class Patient:
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
-    """Connect to a rank that listens there, now or later; return the connection and its hello.
+    """Wait until a rank listens at one of the ports, and connect; return connection and hello.
 
     :param look: called repeatedly; an exception that ``look`` raises ends the attempts.
     """

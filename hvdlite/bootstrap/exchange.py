@@ -14,7 +14,7 @@ from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # seconds that other ranks wait longer than rank 0, which names missing ranks
+GRACE_SECONDS = 10.0  # rank 0 gives up this much earlier, because its error names missing ranks
 
 
 class Exchange:
@@ -127,8 +127,8 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) -> Exchange:
     """Connect to the other ranks at rank 0's port, when all ranks are in init().
 
-    :param informed: this function adds ranks that :func:`report_end` then need not tell of this
-        rank's end.
+    :param informed: ranks to which :func:`report_end` need not report this rank's end; this
+        function adds ranks.
     :raises HvdliteError: ranks are missing after the limit, or a rank has ended.
     """
     key = key_of(place.job)
@@ -187,7 +187,7 @@ def _rank0_listener(place: places.Place) -> socket.socket:
         ) from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # here the name means the loopback, on other hosts it means this host
+        addresses = []  # only on this host the name means the loopback address
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:

@@ -97,7 +97,7 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
             "it refuses this rank: it has another key, or belongs to another job"
         ) from None
     if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
-        raise Stranger("it has another key")
+        raise Stranger("it has another key, or belongs to another job")
     if other.version != VERSION:
         raise Stranger(f"it has version {other.version} of the handshake, this rank has {VERSION}")
     return other
@@ -112,7 +112,7 @@ class PendingPeer:
         self._client = self._server = self._received = b""
 
     def receive(self) -> Any:
-        """Read what has arrived; return the peer's Hello when it is proved, None before that.
+        """Read what has arrived; return the peer's Hello, or None until the peer has sent a proof.
 
         :raises Stranger: the peer is not of this job.
         :raises OSError: the connection is broken.
@@ -166,5 +166,5 @@ def receive(connection: Any) -> Any:
     """
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if length > MOST_BYTES:
-        raise ConnectionAbortedError(f"a value of {length} bytes: {MOST_BYTES} at most")
+        raise ConnectionAbortedError(f"a value has {length} bytes: expected {MOST_BYTES} at most")
     return json.loads(_exactly(connection, length))

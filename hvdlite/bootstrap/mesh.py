@@ -21,10 +21,10 @@ class Mesh(NamedTuple):
     This process owns the descriptors.
     """
 
-    lowest: List[int]  # [rank]: the lowest rank of its host
+    lowest: List[int]  # for each rank, the lowest rank of the same host
     data: List[int]
     messages: List[int]
-    watch: List[int]  # between the lowest ranks of hosts, and from each to the ranks of its host
+    watch: List[int]  # among the lowest ranks of the hosts, and from each to its host's ranks
     hosts: List[str]  # the names of the ranks' hosts
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
@@ -32,8 +32,8 @@ class Mesh(NamedTuple):
 def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
     """Connect to each other rank by two streams. Collective.
 
-    :param patience: seconds. If rank 0 reaches a rank but this rank does not reach it in this time,
-        that rank counts as dead, and is added to ``exchange.unreached``.
+    :param patience: seconds. If this rank can't reach a rank in this time, and rank 0 can, the
+        unreached rank counts as dead; ``exchange.unreached`` then has its number.
     :raises HvdliteError: a rank can't be reached, or has ended.
     """
     hosts = exchange.allgather(_identity())
@@ -58,7 +58,7 @@ def close(mesh: Mesh) -> None:
 
 
 def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return duplicates of the streams, by rank; a shutdown of one ends waits on its stream."""
+    """Return duplicates of the streams, by rank; to shut down one ends waits on the original."""
     return {
         rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))

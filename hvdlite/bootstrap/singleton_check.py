@@ -80,7 +80,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
     size = max(size, _number(launcher.rank) + 1)
     if size < 1 or (
         launcher is launchers.TORCHRUN and agent_protocol.by_an_agent()
-    ):  # hvdliterun's own RANK
+    ):  # hvdliterun has set RANK, not torchrun
         return None
     try:
         distance = len(processes.with_own(launcher.rank))

@@ -27,8 +27,8 @@ from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
 from hvdlite.machine.processes import stat_of
 
-# A process that ends without calling init() tries to tell the ranks that wait in init(). The tries
-# last for the age of the process, because all ranks started together; the limits in seconds:
+# A process that ends without calling init() tries to tell the ranks that wait in init(). All ranks
+# started together, so the process tries for as long as it has run, within these limits in seconds:
 ENDED_SECONDS = (1.0, 10.0)
 # Ranks that are started together call init() within this time. If no launcher would end the ranks,
 # a failed rank stays for this time to tell the ranks that connect.

@@ -1,4 +1,4 @@
-"""Store: named values that the processes of a job share. Ranks learn their meeting place from it.
+"""Store: named values that the processes of a job share, such as the place where ranks meet.
 
 MPI and most launchers tell the ranks the meeting place, so no store is needed. A program that
 starts its own ranks uses PyTorch's store; a job of MXNet's launcher uses the store of MXNet's

@@ -36,7 +36,7 @@ def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str
 def _address_towards(own: List[str], others: List[List[str]]) -> str:
     """Return this host's address on its route to the first of the other hosts that it can reach."""
     for address in (address for addresses in others for address in addresses):
-        # an address that this host has, too, such as a bridge's, does not lead to the other host
+        # skip an address that this host also has, such as a bridge's: it leads to no other host
         source = None if address in own else probe.source_towards(address)
         if source:
             return source

@@ -77,7 +77,7 @@ def report_raised(cause: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def report_port(address: str, port: int) -> None:
-    """Report this process's open port. A replacement that has reported it is ready to join."""
+    """Report this process's open port. A replacement reports its port when it is ready to join."""
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 

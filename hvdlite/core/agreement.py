@@ -84,8 +84,8 @@ def digest_of_bytes(pieces: Iterable[bytes]) -> int:
 def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None:
     """Raise HvdliteError on every rank unless all ranks announce the same digest. Collective.
 
-    A rank whose script has changed something calls this. A rank that has changed nothing does
-    not. The next requests of that rank for these names fail, because they carry another digest.
+    A rank calls this if its script has changed something. Otherwise its next requests for these
+    names fail, because they carry another digest.
 
     :param names: full names of the tensors that an unchanged rank sends next, all of them.
     :param digest: of the change, from :func:`digest_of_bytes`.

@@ -11,14 +11,14 @@ from hvdlite.core.reduce_ops import NAMES, Average, Sum
 _OP = "op", "one of " + ", ".join(f"hvdlite.{name}" for name in NAMES.values())
 _ROOT = "root_rank", "a rank of the job, a whole number"
 _FACTOR = "a finite number"
-_MEMBERS = {  # members of hvd_tensor that users give: name of the argument, expected value
+_MEMBERS = {  # member of hvd_tensor -> name of the user's argument, expected value
     "op": _OP,
     "root": _ROOT,
     "priority": ("priority", "a whole number of 32 bits"),
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = bool, np.bool_, str, bytes  # errors here, although Python would convert them
+_NO_NUMBERS = bool, np.bool_, str, bytes  # types that are errors, though Python converts them
 _C_INTS = range(-(2**31), 2**31)
 PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
@@ -50,7 +50,7 @@ def factor(value: Any, what: str) -> float:
 
 
 def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
-    """Return both factors as Python's floats; for callers that use them before C checks them."""
+    """Return both factors as Python's floats, for callers that calculate with the factors."""
     if type(prescale_factor) is float and type(postscale_factor) is float:
         return prescale_factor, postscale_factor
     return factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")

@@ -47,7 +47,7 @@ class _Works(ModuleState):
     def begin(self) -> None:
         # Works for which no caller waits any more. C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
-        self.limit = threading.local()  # until: the end of this thread's block ``limited``
+        self.limit = threading.local()  # attribute ``until``: see :func:`limited`
 
 
 _works = _Works()
@@ -237,7 +237,8 @@ def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[A
     rows_from = np.array(ffi.unpack(rows[0], ranks), np.int64)
     if out is not None and memory == pointer(out):
         return None, rows_from
-    kept = ffi.gc(memory, lambda _memory, handle=handle: None)  # keeps the handle, which owns it
+    # keeps the handle, which owns the memory
+    kept = ffi.gc(memory, lambda _memory, handle=handle: None)
     return ffi.buffer(kept, int(rows_from.sum()) * row_bytes), rows_from
 
 
@@ -301,7 +302,7 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
     """Return what :func:`describe` returns, for a tensor in this memory."""
-    # the shape of a tensor with ``failed`` may be wrong itself
+    # if this rank has no data (``failed``), a wrong shape may be the reason
     shape = [0] if members.get("failed") else array.shape
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {

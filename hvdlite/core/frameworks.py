@@ -10,7 +10,7 @@ from hvdlite.core.module_state import ModuleState
 
 
 class Framework(NamedTuple):
-    """How a framework waits for its queued work, submits it, and ends after the job at exit."""
+    """A framework's functions: wait for queued work, submit queued work, end after the job."""
 
     wait: Callable[[], None]
     submit: Callable[[], None]

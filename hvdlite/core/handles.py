@@ -49,8 +49,8 @@ class Handle:
     def _wait(self) -> "_Outcome":
         if self._is_inherited():  # a thread that does not exist in this child may hold the lock
             raise HvdliteValueError(
-                f"this handle was made in process {self._process}, from which this process was "
-                "forked later: only that process can wait for it"
+                f"the handle belongs to process {self._process}, and this process was forked from "
+                "it later: wait for the handle in the parent process"
             )
         while not self._lock.acquire(timeout=BRIEFLY):
             pass

@@ -57,6 +57,6 @@ FLUX = Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE")
 # TF_CONFIG is JSON, with all addresses
 TENSORFLOW = Launcher("TensorFlow's cluster", "TF_CONFIG", advice=_HVDLITERUN)
 WITHOUT_MPI = (TORCHRUN, JAX, SRUN)
-# Launchers whose processes may each look like a job of one rank to this MPI.
+# Launchers that an MPI may not know. In each of their processes this MPI finds a job of one rank.
 _NOT_OF_MPI = (HOROVODRUN, MXNET, FLUX, TENSORFLOW)
 UNKNOWN_TO_MPI = (TORCHRUN, SRUN, OPEN_MPI, PMI, PMIX, MVAPICH, JSRUN, APRUN, *_NOT_OF_MPI)

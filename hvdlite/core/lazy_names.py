@@ -45,7 +45,7 @@ def _ops() -> list[str]:
 
 OPS = tuple(sorted(_ops()))  # the operations of reductions
 
-# Names that do not depend on a framework's arrays: every framework's package has them from hvdlite.
+# Names that do not depend on a framework's arrays. The packages of all frameworks have these names.
 NEUTRAL = (
     *OPS, "HvdliteError", "ProcessSet",
     "add_process_set", "barrier", "ccl_built", "cross_rank", "cross_size", "cuda_built",

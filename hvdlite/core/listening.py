@@ -43,7 +43,7 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
     """
     prefix = environ.get("OPAL_PREFIX") or sys.prefix
     usual = ["~/.openmpi/mca-params.conf", f"{prefix}/etc/openmpi-mca-params.conf"]
-    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # the place of the file in distributions
+    usual.append("/etc/openmpi/openmpi-mca-params.conf")  # the file's path in distributions
     named = environ.get("OMPI_MCA_mca_base_param_files")
     found: dict[str, str] = {}
     for path in re.split("[:,]", named) if named else usual:
@@ -74,7 +74,7 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
     {'OMPI_MCA_btl': '^tcp,sm'}
     >>> confined({**alone, "OMPI_MCA_btl": "self,sm,tcp"})  # the user's own choice
     {}
-    >>> confined({**alone, "OMPI_MCA_btl": "^sm"})  # the same: without tcp there is no way left
+    >>> confined({**alone, "OMPI_MCA_btl": "^sm"})  # without sm, ranks need tcp
     {}
     >>> confined({**alone, "OMPI_MCA_btl": "self"}, cores=1)
     {'OMPI_MCA_mpi_yield_when_idle': '1'}

@@ -1,4 +1,4 @@
-"""Asks the MPI that the program itself has loaded; loads none, so a job without MPI needs none."""
+"""Asks the MPI that the program has loaded, if any; this module never loads an MPI."""
 
 import sys
 from typing import Any

@@ -8,7 +8,7 @@ logger = logging.getLogger("hvdlite")
 
 
 def _follow_environment() -> None:
-    """Log to stderr at ``HVDLITE_LOG_LEVEL``. If it is unset, logging is left to the script."""
+    """Log to stderr at the level that ``HVDLITE_LOG_LEVEL`` names; if unset, change nothing."""
     name = os.environ.get("HVDLITE_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
     levels = {"TRACE": logging.DEBUG, "OFF": logging.CRITICAL + 1}
     level = levels.get(name.upper(), logging.getLevelName(name.upper()))

@@ -5,7 +5,8 @@ from typing import Dict, List, NamedTuple, Optional, Protocol, Set
 
 from hvdlite.core.world import World
 
-# Bits of a rank's vote when its training function has ended, and of the result of all votes.
+# A rank votes with these bits when its training function has ended. The verdict has the bits that
+# all votes have.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
 # Why a rank has left a job, in the errors of ranks that wait for it.
 GOES_ON = "it goes on without the dead"
@@ -37,7 +38,7 @@ class Membership(Protocol):
         return False
 
     def next_meeting(self) -> Optional[Meeting]:
-        """Return the meeting of the surviving ranks, which meet now if needed. Collective.
+        """Let the surviving ranks meet, unless they have met; return their meeting. Collective.
 
         None: no rank has died.
 
@@ -94,7 +95,7 @@ class Membership(Protocol):
         return False
 
     def give_up(self, error: Optional[BaseException]) -> None:
-        """As this rank ends, by the error or well: tell the launcher not to wait for late ranks."""
+        """At this rank's end: tell the launcher not to wait for late ranks. None: a normal end."""
         return
 
     def agree(self, vote: int) -> int:

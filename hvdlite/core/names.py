@@ -34,9 +34,9 @@ _counts = _Counts()
 
 
 def restart_calls(process_set: ProcessSet) -> None:
-    """Count the set's unnamed calls from 0 again, because all ranks have joined.
+    """Count the set's unnamed calls from 0 again, because all ranks have returned from ``join()``.
 
-    Before that, ranks may have made different numbers of calls. Now no call is in progress.
+    Ranks may have made different numbers of calls before. Now no call is in progress.
     """
     for counted in (_counts.calls, _counts.recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
@@ -49,7 +49,7 @@ def owners() -> Dict[str, int]:
 
 
 def count_owners(counts: Dict[str, int]) -> None:
-    """Raise the counts to these numbers, if they are higher."""
+    """Raise each count that is below the number given for its kind."""
     for kind, count in counts.items():
         _counts.owners[kind] = max(_counts.owners[kind], count)
 
@@ -178,8 +178,8 @@ def meeting_name(owner: str) -> str:
 def natural_order(names: List[str]) -> List[int]:
     """Return the indices that sort the names, with numbers by value: dense9 before dense10.
 
-    Gluon numbers the blocks of a process in the order of their creation. If a rank made other
-    blocks before, its layers have other numbers, but the same order.
+    Gluon numbers the blocks of a process in the order of their creation. If one rank has made
+    further blocks before the network, the network's layers have other numbers, but the same order.
     """
 
     def key(i: int) -> tuple:

@@ -1,4 +1,4 @@
-"""Imports the C library and turns its error codes into exceptions; no other module does either."""
+"""Imports the C library and turns its error codes into exceptions. Only this module does so."""
 
 import functools
 import os
@@ -36,7 +36,7 @@ class HvdliteError(RuntimeError):
 
     If MXNet is imported, the error is also an ``MXNetError``, which Horovod's scripts catch.
 
-    The attributes, given as ``fields``; an unknown attribute is None:
+    The attributes, from ``fields``; an unknown attribute is None:
 
     * ``kind``: what went wrong, in a word or two: "mismatch", "rank left", "stalled", "failed",
       "transport", "rank dead", ...; docs/errors.md has all kinds.
@@ -166,7 +166,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
 
 
 def numbered(error: HvdliteError) -> HvdliteError:
-    """Return the error with a number in its text, which leads :func:`failure_of` to the error.
+    """Return the error with a number in its text, by which :func:`failure_of` finds the error.
 
     Callbacks need the number if their framework keeps only the text of an exception.
     """

@@ -86,7 +86,7 @@ def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
 
 
 def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:
-    """Return the objects; raise HvdliteError that names the ranks that could not send theirs."""
+    """Return the objects; raise HvdliteError that names the ranks that could not pickle theirs."""
     objects = [pickle.loads(each) for each in data.values()]
     unsent = {rank: obj.text for rank, obj in zip(data, objects) if type(obj) is _Unsent}
     if unsent:

@@ -83,6 +83,6 @@ def output_buffer(out, array: np.ndarray):
 def copy_to_output(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result
-    check_out(name, out, result.shape, result.dtype)  # only now the number of rows is known
+    check_out(name, out, result.shape, result.dtype)  # again: the number of rows is new
     out[...] = result
     return out

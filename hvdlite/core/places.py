@@ -124,7 +124,7 @@ def first_host(hosts: str) -> str:
 def _ports(environ: Mapping[str, str], ports: Sequence[int], of: str = "") -> Tuple[int, ...]:
     if not ports and not environ.get(PORT):
         raise ValueError(
-            f"{of} is the highest port number, but rank 0 needs a higher one: lower it, or set "
+            f"{of} is the highest port number, but rank 0 needs a higher one: lower {of}, or set "
             f"{PORT}"
         )
     return (_number(environ, PORT),) if environ.get(PORT) else tuple(ports)

@@ -23,7 +23,7 @@ from hvdlite.core.outs import copy_to_output
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.rows import bytes_of_row, rows_of
 
-# most Prepared objects that are kept; each takes some KB, and programs may use new names for ever
+# limit on the Prepared objects; each takes some KB, and a program may use ever new names
 _MOST = 1024
 
 
@@ -39,8 +39,8 @@ class _Calls(ModuleState):
 
 
 _calls = _Calls()
-# find(key) returns the Prepared of a call, or None. The key consists of the call's arguments, the
-# dtype and the shape. It raises TypeError if an argument is wrong.
+# find(key) returns the Prepared of a call, or None. A key has the call's arguments, the dtype and
+# the shape. A wrong argument raises TypeError.
 find = _calls.kept.get
 # run(prepared, address of the input, address of the output, owner of both) does a collective and
 # returns None, or, if other ranks may have sent other numbers of rows, a handle for ``result_of``.
@@ -113,7 +113,7 @@ class Prepared:
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Store the process set's number in C, which changes with each job."""
+        """Store the number that the process set has in C in this job."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group

@@ -92,7 +92,7 @@ class _GlobalProcessSet(ProcessSet):
         return topology.rank()
 
     def number_of(self, rank: int) -> int:
-        # not checked here, because C checks it with the tensor
+        # the C library checks the rank together with the tensor
         return rank if type(rank) is int else rank_of(rank)
 
     def __reduce__(self) -> str:
@@ -131,7 +131,7 @@ def checked(process_set: ProcessSet) -> ProcessSet:
 
 
 def check_root(root_rank: int, process_set: ProcessSet) -> None:
-    """Raise ValueError unless the set has this rank; for calls that first send something else."""
+    """Raise ValueError unless the set has this rank, before the caller sends anything."""
     number = checked(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")

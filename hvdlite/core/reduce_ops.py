@@ -27,7 +27,7 @@ def check_linear(name: str, op: int) -> None:
 
 
 def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float:
-    """Return by what to multiply the gathered gradients in the backward of a reducescatter.
+    """Return the factor for the gathered gradients in the backward of a reducescatter.
 
     As in Horovod, this is ``size`` times the derivative of the sum of all ranks' losses.
     """
@@ -36,8 +36,8 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
 
 # Mean and variance over all ranks' batches, from each rank's count, mean and centered squares.
 # These formulas need only sums, so one allreduce suffices (Chan, Golub and LeVeque, "Updating
-# Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). Arrays of any library;
-# in float64, which holds the square of a float32 exactly, so there is no cancellation.
+# Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). The arrays may be of any
+# library, in float64: it holds the square of a float32 exactly, so no digits cancel.
 
 
 def summands(count, mean, squares) -> tuple:

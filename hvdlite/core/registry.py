@@ -145,7 +145,7 @@ def _meet(ranks: List[int], name: str) -> None:
         except HvdliteError as failure:
             if not error:
                 lost[0], error = other + 1, failure
-    for other in others:  # does not wait until the others receive the message
+    for other in others:  # start_all does not wait until the others receive the message
         start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
     if error:
         raise error

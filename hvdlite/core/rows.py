@@ -15,7 +15,7 @@ from hvdlite.core.native import HvdliteValueError, lib
 from hvdlite.core.outs import are_apart, copy_to_output, output_buffer
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 
-COPIED = 4096  # bytes; smaller results are copied: a result in C's memory keeps 2 KB more alive
+COPIED = 4096  # bytes; smaller results are copied, because C's memory keeps 2 KB more alive
 
 
 def rows_of(shape: Sequence[int]) -> int:

@@ -78,7 +78,7 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
-    # apart, because a rank of PyTorch's backend may have given up an earlier call after a timeout
+    # apart=True: a rank of PyTorch's backend may have given up an earlier call after a timeout
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
@@ -135,7 +135,7 @@ def host_memory(
 
     :param write_first: called on each rank with ``shared``; writes zeros to the pages that should
         be on the rank's NUMA node.
-    :param fill: called on each host's lowest rank with ``shared``, after all ranks have touched.
+    :param fill: called with ``shared`` on each host's lowest rank, after every ``write_first``.
     """
     leader = own_host().leader
     leads = leader == topology.rank()
@@ -153,7 +153,7 @@ def host_memory(
         fill(made.shared)
         lib.hvd_memory_collapse(made.handle)
     allgather_object(None, f"memory.{owner}")
-    made.shared[:: mmap.PAGESIZE].max(initial=0)  # now, because the first read of a page is slow
+    made.shared[:: mmap.PAGESIZE].max(initial=0)  # reads each page, because the first read is slow
     return made
 
 

@@ -40,10 +40,10 @@ def run(function: Callable) -> Callable:
     function again on all ranks.
 
     Elastic training does not run over MPI, where one death ends all ranks; see docs/elastic.md. If
-    the function raises an exception that no failed collective has caused, only this rank ends.
+    the function raises an exception, and no failed collective is its cause, only this rank ends.
 
-    :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed though no
-        rank has died; or a rank that lives did not meet the others within
+    :raises hvdlite.HvdliteError: MPI has started this process; or a collective failed, but no rank
+        has died; or a living rank did not meet the others within
         HVDLITE_ELASTIC_TIMEOUT_SECONDS (600); or fewer ranks are left than
         HVDLITE_ELASTIC_MIN_RANKS; or ranks have died more often than HVDLITE_ELASTIC_RESET_LIMIT;
         or all ranks that are left are replacements, which have no state yet.
@@ -64,7 +64,7 @@ def run(function: Callable) -> Callable:
 
 
 class _Training:
-    """Runs a training function, which takes no arguments, in one job after the other."""
+    """Runs a training function without arguments, again in each new job."""
 
     def __init__(self, state: State, function: Callable[[], Any]) -> None:
         self._state, self._function = state, function
@@ -140,7 +140,7 @@ def _return_together() -> None:
 
 
 class _Left:
-    """Names and process sets of a job that this process has left, to use them in the next job."""
+    """Names and process sets of a job that this process has left, for use in the next job."""
 
     def __init__(self) -> None:
         self._members = topology.world().members()

@@ -1,4 +1,4 @@
-"""ElasticSampler: divides the samples among ranks, again whenever ranks have died or joined."""
+"""ElasticSampler: divides the samples among the ranks, anew whenever ranks have died or joined."""
 
 from typing import Any, Dict, Iterator, List
 

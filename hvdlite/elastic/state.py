@@ -31,16 +31,16 @@ class HostsUpdatedInterrupt(RuntimeError):
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("the hosts have changed")
+        super().__init__("replacements join: call commit() inside a hvd.elastic.run function")
         self.skip_sync = skip_sync
 
 
 class State:
     """Base class of values that :func:`hvdlite.elastic.run` restores from a commit.
 
-    A subclass has ``save()``, which copies what training has changed; ``restore()``, which restores
-    the copy after a death; and ``sync()``, which makes the values equal on all ranks at the start,
-    after a death, and when replacements have joined.
+    Subclasses have three methods. ``save()`` copies what training changes. ``restore()`` restores
+    the copy after a death. ``sync()`` makes values equal on all ranks at the start, after a death,
+    and when replacements have joined.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Part:
         return gradients.left_out() if gradients else {}
 
     def restore_own(self, value, own) -> None:
-        """Restore, after ``restore``, what :meth:`own` returned; None: there are no residuals."""
+        """After ``restore``, restore residuals that :meth:`own` returned; None: no residuals."""
         gradients = self._gradients(value)
         if gradients:
             gradients.leave_out(own or {})
@@ -125,7 +125,7 @@ class Part:
 
 
 class StateDict(Part):
-    """Copies and restores objects that have ``state_dict`` and ``load_state_dict``, in place."""
+    """Copies and restores, in place, objects that have ``state_dict`` and ``load_state_dict``."""
 
     def save(self, value) -> Any:
         return copy.deepcopy(value.state_dict())

@@ -1,7 +1,7 @@
-"""The launcher of a rank (mpirun, srun, torchrun, agent): its messages; its end ends the rank.
+"""Watches the launcher of a rank (mpirun, srun, torchrun, agent), and ends the rank after it.
 
 Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. The ranks
-would train, or wait, forever.
+would train, or wait, forever. This module also reads the agent's messages.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return both for the process that started this rank, as :func:`_agent` does for the agent."""
+    """Return the id of the process that started this rank, and a function: does it still live?"""
     top = of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -161,8 +161,8 @@ def of_the_launcher() -> List[int]:
 def is_outermost() -> bool:
     """Return True if this process seems to be the rank itself, not a child of the rank.
 
-    There may be a shell or another program between the launcher and the rank. A process that runs
-    the same Python interpreter there is the rank.
+    A shell or another program may be between the launcher and the rank. If a process between the
+    launcher and this process runs the same Python interpreter, that process is the rank.
     """
     if member.rank_above() is not None:
         return False

@@ -41,8 +41,9 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
 
     :param ext_name: such as ``horovod.torch``; the other arguments concern Horovod's build.
     """
-    if not extension_available(ext_name.rpartition(".")[2]):
-        raise ImportError(f"{ext_name}: the framework is not installed")
+    framework = ext_name.rpartition(".")[2]
+    if not extension_available(framework):
+        raise ImportError(f"{ext_name}: {framework} is not installed: install it with pip")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -63,7 +64,7 @@ def run_commandline() -> None:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Return True for a power of 2. Horovod's Adasum requires one, hvdlite's does not."""
+    """Return True for a power of 2. Only Horovod's Adasum requires a power of 2."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
@@ -104,7 +105,7 @@ def env(**values: str) -> Iterator[None]:
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """Return hashable references to a TensorFlow variable, or to those in nested lists."""
+    """Return hashable references to a TensorFlow variable, or to all variables of nested lists."""
     if isinstance(variables, list):
         return tuple(map(vars_to_refs, variables))
     return variables.ref()

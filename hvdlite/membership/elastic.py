@@ -49,7 +49,7 @@ class ElasticMembership(Membership):
         self._resets = 0  # how often a job has begun after deaths; equal on every rank
 
     def is_replacement(self) -> bool:
-        return agent_protocol.REPLACEMENT in os.environ and not self._have_died()
+        return agent_protocol.REPLACEMENT in os.environ and not self._has_met_again()
 
     def first_numbers(self) -> Optional[List[int]]:
         return [_replacement_info()["number"]] if self.is_replacement() else None
@@ -57,14 +57,14 @@ class ElasticMembership(Membership):
     def is_elastic(self) -> bool:
         return self._port is not None
 
-    def _have_died(self) -> bool:
-        """Return True if this process has joined a later job than the first."""
+    def _has_met_again(self) -> bool:
+        """Return True if this process's job began with a rerendezvous."""
         return self._epoch > 0
 
     # ---- in a job ----
 
     def entered(self, world: Any) -> None:
-        if self._have_died():
+        if self._has_met_again():
             self._world = world
             self._connect_lives(world)
             world.watch.set_limit(limit_of(ELASTIC_LIMIT))
@@ -173,7 +173,7 @@ class ElasticMembership(Membership):
         _check_left(len(self._addresses), self._resets)
 
     def next_meeting(self) -> Optional[Meeting]:
-        if not self._have_died():
+        if not self._has_met_again():
             return None
         if self._met is None:
             self.agree(SOMETHING_FAILED)
@@ -280,7 +280,7 @@ def _check_left(left: int, resets: int) -> None:
     fewest = int(os.environ.get(FEWEST) or 1)
     if left < fewest:
         raise HvdliteError(
-            f"{left} of the ranks are left: elastic training needs at least {fewest} to go on "
+            f"ranks that are left: {left}; to go on, elastic training needs at least {fewest} "
             f"({FEWEST}, --min-np)"
         )
     limit = os.environ.get(RESETS)

@@ -2,7 +2,7 @@
 
 When they connected, both sides proved that they belong to the job. So the connection ends only when
 a process ends. To check a process, this module sends a byte: the kernel acknowledges the byte even
-if the process computes or is stopped. A stranger at the port of a dead process can't do that.
+if the process computes or is stopped. A stranger at the port of a dead process has no connection.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Lives:
         return sorted(self._to)
 
     def add(self, number: int, connection: socket.socket) -> None:
-        """Add a connection to a process that has proved its identity; close an earlier one."""
+        """Add a connection to a process that has proved its identity, or replace an earlier one."""
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if number in self._to:
@@ -74,7 +74,7 @@ class Lives:
         return UNKNOWN
 
     def leave(self, number: int) -> None:
-        """Tell a process, which may be stopped now, that this process continues without it."""
+        """Tell a process, even if it is stopped now, that this process continues without it."""
         with contextlib.suppress(KeyError, OSError):
             self._to[number].send(_LEFT)
 

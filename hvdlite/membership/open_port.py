@@ -21,7 +21,7 @@ class OpenPort(Acceptor):
         own = Hello(READY, number, 0, 0)
         super().__init__(listener, own, key, {(READY, rank) for rank in range(ranks)}, lambda: None)
         self.address: Tuple[str, int] = listener.getsockname()[:2]
-        # Its lock protects all members. The thread does not hold the lock while select() waits.
+        # This lock protects all members. The thread does not hold the lock while select() waits.
         self._changed = threading.Condition()
         self._closed = False
         self._selector.register(listener, 1)

@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.01  # time between two checks of which ranks live
 PAUSE_SECONDS = 0.02  # time between two attempts to connect
 # Time limit of one attempt. Another attempt follows, because the kernel's own retries get rarer.
 CONNECT_SECONDS = 1.0
-DOUBT_SECONDS = 1.0  # how long to believe that a host is lost, if its rank may live
+DOUBT_SECONDS = 1.0  # how long to trust the host watch before asking a lost host's rank itself
 REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
 Address = Tuple[str, int]
 _LEFT = (
@@ -212,9 +212,9 @@ class Rerendezvous:
         is_half = len(reached) == len(silent)
         if len(reached) < len(silent) or (is_half and min(silent) < min(reached)):
             raise HvdliteError(
-                f"{len(reached)} of the ranks are left on this side of the network, and "
-                f"{len(silent)} do not answer and may train on by themselves: this side ends. "
-                "Only the larger side goes on; of equal sides, the side of the lowest rank goes on"
+                f"the network is split: {len(reached)} ranks are on this side, and {len(silent)} "
+                "ranks do not answer. Only the larger side trains on (of two equal sides, the side "
+                "with the lowest rank), so this rank ends"
             )
 
     # ---- the others ----

@@ -2,8 +2,8 @@
 
 This module imports neither MXNet nor MPI; creating a store imports the store's module. The replaced
 functions act differently for this store only; docs/internals.md gives the reasons. Also,
-``mx.kv.create`` now refuses unknown names, for which MXNet would create an unintended store, and
-names of stores that need servers if there are no servers.
+``mx.kv.create`` now refuses unknown names, because MXNet would create an unintended store. Without
+servers, it refuses the names of stores that need servers.
 """
 
 import functools
@@ -163,7 +163,7 @@ def _of_servers(call, profiler):
         if not asked or profiler.profiler_kvstore_handle:  # a handle: MXNet's store has servers
             return call(*args, **kwargs)
         warnings.warn(
-            "there are no servers to profile: with this kvstore each rank does their work; use "
+            "there are no servers to profile, because each rank does the work of a server: use "
             "profile_process='worker'",
             stacklevel=2,
         )

@@ -1,7 +1,7 @@
-"""Makes ``import mxnet`` work on new NumPy and Python; then corrects MXNet, registers the kvstore.
+"""Makes ``import mxnet`` work on new NumPy and Python; afterwards corrects MXNet.
 
-It does not matter whether hvdlite or MXNet is imported first. This module never imports MXNet:
-programs for NumPy arrays, and launchers, do not need MXNet.
+It does not matter whether hvdlite or MXNet is imported first. This module never imports MXNet,
+because programs for NumPy arrays, and launchers, do not need MXNet.
 """
 
 from __future__ import annotations

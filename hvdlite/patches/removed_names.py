@@ -48,7 +48,7 @@ _REMOVED = {
     "in1d": lambda a, b, *args, **kwargs: np.isin(np.ravel(a), b, *args, **kwargs),
     "int": int,
     "msort": lambda a: np.sort(a, axis=0),
-    # Financial functions. Before NumPy removed the names, they were stubs like these.
+    # Financial functions. Before NumPy removed these names, each was a stub that raised an error.
     **{name: _stub(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
 }
 

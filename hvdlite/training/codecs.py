@@ -20,8 +20,7 @@ class Codec:
 
     @property
     def has_residual(self) -> bool:
-        """Return True if the codec keeps a residual: what a message leaves out, for the next
-        one."""
+        """Return True if the codec keeps a residual: the values that a message leaves out."""
         return self.kind not in (lib.HVD_CODEC_FLOAT16, lib.HVD_CODEC_BFLOAT16)
 
 

@@ -2,7 +2,7 @@
 
 A file's name contains the version of the framework and a hash of the sources, flags and ABIs.
 hvdlite's wheel contains the files for some versions. Others are compiled at their first use into
-``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or the temporary folder if that is read-only.
+``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or, if that is read-only, a temporary folder.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def _locked(path: Path, patience: float, what: str) -> Iterator[None]:
             if time.monotonic() > until:
                 raise RuntimeError(
                     f"hvdlite: another process has been compiling {what} for {patience:.0f} "
-                    f"seconds; it holds {path}"
+                    f"seconds: end the process that holds {path} (`fuser` finds it)"
                 )
             time.sleep(0.1)
         yield

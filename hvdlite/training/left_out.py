@@ -15,8 +15,8 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import global_process_set
 
 _REMEDY = (
-    ". To keep it, save the optimizer's states on every rank, and load on each rank what it has "
-    "saved, in a job with the same number of ranks"
+    ". To keep it, save the optimizer's states on every rank, and let each rank load its own file, "
+    "in a job with the same number of ranks"
 )
 KEY = "hvdlite_left_out"  # key in an optimizer's saved states
 
@@ -64,8 +64,8 @@ def _exchanged(to_each: Sequence[bytes], name: str) -> List[bytes]:
 def warn(why: str, remedy: str = _REMEDY) -> None:
     """Warn that the residuals of this rank are lost."""
     warnings.warn(
-        f"rank {topology.rank()} of {topology.size()}: what compression had left out of this "
-        f"rank's gradients is lost: {why}{remedy}",
+        f"rank {topology.rank()} of {topology.size()} has lost the parts of its gradients that "
+        f"compression had left out: {why}{remedy}",
         stacklevel=4,
     )
 

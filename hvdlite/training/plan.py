@@ -58,7 +58,7 @@ class Reduction(NamedTuple):
             raise wrong("op", self.op, "hvdlite.Average, hvdlite.Sum or hvdlite.Adasum")
         if factor != 1 and self.op != Average:
             raise ValueError(
-                f"gradient_predivide_factor is {factor}: it works with op=Average only"
+                f"gradient_predivide_factor is {factor}: expected 1 with another op than Average"
             )
         checked(self.process_set).included()  # raises if the set is not registered
         check_compression(self.compression)
@@ -227,7 +227,7 @@ def average_all_but(
 
 
 def check_passes(passes: int) -> int:
-    """Return ``backward_passes_per_step``; raise ValueError unless it is a number from 1 on."""
+    """Return ``backward_passes_per_step``; raise ValueError unless it is at least 1."""
     return whole(passes, "backward_passes_per_step", "a number of passes from 1", range(1, 2**31))
 
 

@@ -60,7 +60,7 @@ class StateCheck:
 
 
 def _facts(samples: Sequence[np.ndarray]):
-    """Return a sum of the values with different factors, and the square of their norm."""
+    """Return the sum of the values, each times another factor, and the sum of their squares."""
     flat = np.concatenate([np.ravel(sample) for sample in samples])
     if flat.dtype.kind in "iu":
         # with this norm, sums that differ by 1 differ by twice the tolerance

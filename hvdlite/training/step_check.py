@@ -25,8 +25,8 @@ from hvdlite.core.reduce_ops import Average
 RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 _NUMBER = r"_(\d+)(?=_|$)"
 SAME_VARIABLES = (
-    "Freeze the same variables on every rank. Numbers in names may begin anywhere: "
-    "make the same layers in the same order on every rank, or give them names"
+    "Freeze the same variables on every rank. Make the same layers in the same order on every "
+    "rank, or give them names; only differences between the numbers in names count"
 )
 _REMEDY = (
     "Load a saved model or states on every rank, before the first step; or broadcast what one rank "
@@ -59,7 +59,7 @@ class StepCheck:
     ) -> Handle:  # fmt: skip
         """Send the values; return a handle that waits for the other ranks and compares.
 
-        Start no gradient before: if ranks disagree, its name may stay under way forever.
+        Start no gradient before this check: if ranks disagree, the gradient may never end.
 
         :param labels: the numbers of the variables that have a gradient.
         :param names: the names of all variables, by number; () if they have none.
@@ -95,7 +95,7 @@ def averages(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
 def _lines_of(
     labels: Tuple[int, ...], names: Tuple[str, ...], sparse: Tuple[int, ...]
 ) -> Tuple[List[str], List[str]]:
-    """Return a line for each gradient, equal on all ranks, and the same with variables' names."""
+    """Return a line for each gradient, with names equal on all ranks; and with full names."""
 
     def lines(of_all: Sequence[str]) -> List[str]:
         found = [f"gradient of variable {i}{f' ({of_all[i]})' if names else ''}" for i in labels]

@@ -34,8 +34,8 @@ class _Joined:
         return self.tracker.worker_args()
 
     def leave(self) -> None:
-        """Leave XGBoost's collectives together with all ranks. The barrier waits for late ranks
-        without a time limit; XGBoost's wait has one."""
+        """Leave XGBoost's collectives together with all ranks. The barrier waits without a time
+        limit for late ranks; XGBoost's own wait has a limit."""
         barrier()
         self._communicator.__exit__()
         if self.tracker:

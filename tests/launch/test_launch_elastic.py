@@ -254,7 +254,7 @@ def test_a_script_without_elastic_run_gets_no_new_rank():
 def test_a_job_with_fewer_ranks_than_min_np_fails():
     done = elastic("-n", 2, "--min-np", 2, "1", 5, 2)
     assert done.code == 1
-    assert "1 of the ranks are left: elastic training needs at least 2 to go on" in done.err
+    assert "ranks that are left: 1; to go on, elastic training needs at least 2" in done.err
 
 
 def test_a_job_whose_new_ranks_die_again_fails_at_the_reset_limit():

@@ -79,7 +79,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
         hvd.numpy.allgather(x, name="l")
     for waiter in waiters:
         waiter.join()
-    refused = f"this handle was made in process {os.getpid()}, from which this process was forked"
+    refused = f"the handle belongs to process {os.getpid()}, and this process was forked from it"
     assert all(text.startswith(refused) for text in texts)
     assert all(polled)
     assert result == [[size] * 2] * size

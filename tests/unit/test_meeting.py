@@ -215,7 +215,7 @@ def test_a_rank_that_expects_another_number_of_ranks_gets_an_error():
     results = as_threads(met, [(first, 5.0), (second._replace(rank=2, size=3), 5.0)])
     assert "for rank 1: " in str(results[0])
     assert (results[0].kind, results[0].ranks) == ("stalled", (1,))
-    assert "rank 2 comes to a job of 3 ranks" in str(results[1])
+    assert "rank 2 expects a job of 3 ranks" in str(results[1])
 
 
 def test_the_users_limit_for_silent_hosts_replaces_the_default(monkeypatch):

@@ -195,7 +195,7 @@ def test_if_two_ranks_cannot_reach_each_other_one_of_them_leaves(pair):
 
 def test_the_smaller_part_of_a_split_network_ends():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
-        assert "2 of the ranks are left on this side of the network, and 2 do not" in str(error)
+        assert "2 ranks are on this side, and 2 ranks do not answer" in str(error)
 
 
 def test_a_rank_that_connects_after_the_other_ranks_have_ended_gets_an_error(monkeypatch):

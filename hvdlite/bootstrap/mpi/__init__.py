@@ -4,7 +4,7 @@ mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; 
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself. Otherwise ``init()`` initializes MPI, and
 hvdlite finalizes MPI at Python's exit.
 
-The first init() of an MPI job imports the modules. `import hvdlite` must not, because importing
-mpi4py initializes MPI. A child process of a rank inherits the rank's launcher variables, so in the
-child MPI would wait for a second process with that rank.
+The first init() of an MPI job imports the modules. `import hvdlite` must not import them, because
+importing mpi4py initializes MPI. A child process of a rank inherits the rank's launcher variables,
+so MPI in the child would wait for a second process with that rank.
 """

@@ -14,7 +14,7 @@ class _Life(ModuleState):
     """MPI in this process."""
 
     def begin(self) -> None:
-        self.initialized = False  # True: by hvdlite
+        self.initialized = False  # True: hvdlite has initialized MPI
         self.limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
 
 
@@ -33,8 +33,8 @@ def begin() -> None:
     """
     if forks.is_child():
         raise HvdliteError(
-            "init(): this process was forked from one that runs MPI, and a child has no MPI: call "
-            "hvdlite.init() in the process that the launcher has started"
+            "init(): this process was forked from a process that runs MPI, and a child has no MPI: "
+            "call hvdlite.init() in the process that the launcher has started"
         )
     if MPI.Is_finalized():
         raise HvdliteError(
@@ -67,7 +67,7 @@ def end() -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float, code: int, message: str, ranks: Sequence[int] = ()) -> Iterator[None]:
-    """If the block's MPI call takes longer than the seconds, print the message, end the process.
+    """Print the message and end the process if the block's MPI call takes more than ``seconds``.
 
     :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
     """
@@ -81,7 +81,7 @@ def limited(seconds: float, code: int, message: str, ranks: Sequence[int] = ()) 
 
 
 def before_finalize(leave: Callable[[], None]) -> None:
-    """Call the function when the script calls ``MPI.Finalize()``: MPI first frees attributes."""
+    """Call ``leave`` when the script calls ``MPI.Finalize()``, which first frees attributes."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
     MPI.COMM_SELF.Set_attr(keyval, None)
 

@@ -34,7 +34,7 @@ def is_alone(comm) -> bool:
 
 
 def report_end() -> None:
-    """Tell ranks that wait in init(), now or soon, that this process ends without calling it."""
+    """Tell ranks that wait in init(), now or soon, that this process ends without init()."""
     for other in range(size()):
         if other != rank():
             MPI.COMM_WORLD.Isend([None, 0, MPI.BYTE], other, _ENDED).Free()
@@ -86,7 +86,7 @@ def _wait_for_all(comm: Any, patience: float) -> Any:
 
 
 class ArrivalMessages:
-    """Messages from which a rank that waits long learns which ranks are in init()."""
+    """Messages that tell a rank that waits long which ranks are in init()."""
 
     def __init__(self, comm: MPI.Intracomm, limit: float) -> None:
         self._comm = comm
