@@ -1,4 +1,4 @@
-"""The command ``hvdlite``, which runs all programs of the package; and code that they share."""
+"""The command ``hvdlite``, which runs the package's programs, and the parser of their options."""
 
 import argparse
 import contextlib

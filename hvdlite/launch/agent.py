@@ -36,8 +36,8 @@ def main() -> int:
         link = channel.connect(invitation)
     except ConnectionError as error:
         sys.exit(
-            f"hvdliterun: {socket.gethostname()} cannot reach the launcher ({error}): name the "
-            "network that all hosts share by --network-interfaces"
+            f"hvdliterun: {socket.gethostname()} cannot reach the launcher ({error}): select a "
+            "network that all hosts share with --network-interfaces"
         )
     try:
         return _run(command, link, invitation.token)

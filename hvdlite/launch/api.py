@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Seque
 from hvdlite.launch import options as known
 from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.backends import BACKENDS
-from hvdlite.launch.cli import prepared
+from hvdlite.launch.cli import check_and_run
 from hvdlite.launch.job import Job
 from hvdlite.launch.job_of_options import job_of
 from hvdlite.launch.output import Console
@@ -65,7 +65,7 @@ def run(
     job = _job([executable or sys.executable, "-m", "hvdlite.launch.api"], options)
     task = pack(function, args, kwargs or {})
     command = BACKENDS[job.launcher].command(job)
-    outcome = prepared(job, command, Console(sys.stdout, sys.stderr), task)
+    outcome = check_and_run(job, command, Console(sys.stdout, sys.stderr), task)
     if outcome.signal is not None:
         raise BrokenPipeError if outcome.signal == signal.SIGPIPE else KeyboardInterrupt
     if outcome.code:

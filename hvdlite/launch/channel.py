@@ -200,7 +200,7 @@ def _probe(sock: socket.socket) -> None:
 
 
 class Invitation(namedtuple("Invitation", ("token", "fingerprint", "addresses"))):
-    """Where an agent finds the launcher, and how they recognize each other.
+    """The launcher's addresses, and what proves that agent and launcher belong to one job.
 
     ``fingerprint`` belongs to the launcher's TLS certificate; "": no encryption. Each address is
     ADDRESS:PORT.

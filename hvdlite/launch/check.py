@@ -230,8 +230,8 @@ def _box(yes: bool) -> str:
     return "[X]" if yes else "[ ]"
 
 
-# open files of mpirun, measured with 2 and 8 ranks: fixed; for each rank here; for each rank on
-# another host
+# Open files of mpirun, measured with 2 and 8 ranks: a constant, a number for each rank on this
+# host, and a number for each rank on another host.
 FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2
 CROWD = 8  # with more ranks for each core, the start takes seconds
 SECONDS_A_RANK = 0.2  # CPU seconds to start a rank: 1000 ranks on two cores took 97 s

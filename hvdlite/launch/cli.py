@@ -22,7 +22,7 @@ USAGE_ERROR = 2
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run the command line; for a wrong option or host print one sentence and return 2."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None: its descriptor is closed
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None: stdout is closed
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         code = _main(sys.argv[1:] if argv is None else argv)
@@ -90,7 +90,8 @@ def check_hosts(job: Job, as_json: bool) -> int:
             command=[sys.executable, "-c", check.SUMS],
         )
         with open(os.devnull, "w") as null:
-            outcome = prepared(job, BACKENDS[job.launcher].command(job), Console(null, sys.stderr))
+            run_command = BACKENDS[job.launcher].command(job)
+            outcome = check_and_run(job, run_command, Console(null, sys.stderr))
         tried = outcome.code == 0
         trouble += outcome.report
     if as_json:
@@ -129,7 +130,7 @@ def start(job: Job, command: Command) -> int:
     """
     console = Console(sys.stdout, sys.stderr, job.timestamps)
     for left in range(job.restarts, -1, -1):
-        outcome = prepared(job, command, console, None, left < job.restarts)
+        outcome = check_and_run(job, command, console, None, left < job.restarts)
         if outcome.signal not in (None, signal.SIGPIPE):
             return _interrupted(outcome.signal)
         tell(*outcome.report)
@@ -143,7 +144,7 @@ def start(job: Job, command: Command) -> int:
     return outcome.code
 
 
-def prepared(
+def check_and_run(
     job: Job, command: Command, console: Console, task: Optional[bytes] = None, again: bool = False
 ) -> Outcome:
     """Check hosts, copy the folder, run the job; ``again``: append to the last run's output."""

@@ -54,7 +54,7 @@ def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     wrapped = context.wrap_socket(sock)
     if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True) or b""), fingerprint):
         wrapped.close()
-        raise ConnectionRefusedError("it has the certificate of another job")
+        raise ConnectionRefusedError("the launcher of another job listens there")
     return wrapped
 
 

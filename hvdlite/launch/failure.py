@@ -7,7 +7,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hvdlite.core.agent_protocol import SILENT, STALLED, TOO_LATE
 from hvdlite.launch.channel import BadFrame
 
-# seconds that a rank needs to end, and the launcher to hear of the end, on a busy machine
+# seconds in which, on a busy machine, a rank ends and the launcher hears of the end
 SLACK = 4.0
 
 # MPI ends a rank with one of these exit codes (error classes "unknown", "other", "internal") some
@@ -69,7 +69,7 @@ class Signs:
         try:
             kind, count, *ranks = map(int, sign.split())
         except ValueError as error:
-            raise BadFrame("a sign of a failure with wrong fields") from error
+            raise BadFrame("a report of a failure with wrong fields") from error
         if after - self.raised.get(rank, float("-inf")) < self.patience:
             return  # a later report is only a consequence of the exception
         if kind in (STALLED, SILENT):

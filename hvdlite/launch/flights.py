@@ -10,8 +10,8 @@ import os
 
 LOOK_SECONDS = 1.0  # seconds in which the agents must answer
 EVERY = 2.0  # seconds between two readings for --metrics-port; a reading costs a rank's host 12 ms
-_MOST_STALLS = 5  # most reports about stalls of one job
-_MOST_OPS = 50  # of a rank that are sent, besides those in progress
+_MOST_STALLS = 5  # limit on the reports about stalls of one job
+_MOST_OPS = 50  # limit on the last operations that a rank sends, and on older ones in progress
 
 
 class Held:

@@ -166,7 +166,7 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
         return [LOOPBACK]
     own = probe.interfaces().items()
     allowed = [address for name, address in own if not wanted or probe.is_on(name, address, wanted)]
-    # None: only ssh can resolve the host's name
+    # a way is None if only ssh can resolve the host's name
     ways = [probe.source_towards(host) for host in hosts]
     if ways and not wanted and None not in ways:
         allowed = [address for address in allowed if address in ways]

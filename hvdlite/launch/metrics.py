@@ -16,7 +16,7 @@ _PATHS = ("/", "/metrics")
 
 
 def address(text: str) -> Tuple[str, int]:
-    """Return the address and port to listen on. The default address is reachable from here only.
+    """Return the address and port to listen on. By default only this host reaches the address.
 
     :raises ValueError: the text is not PORT or ADDRESS:PORT.
 

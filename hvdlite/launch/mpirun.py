@@ -1,4 +1,4 @@
-"""The command line of mpirun, for Open MPI 4 and 5 and for MPICH and MPIs derived from it.
+"""The command line of mpirun, for Open MPI 4 and 5, MPICH, and MPIs derived from MPICH.
 
 Each command places consecutive ranks on the same host, leaves threads unbound, and allows root and
 more processes than cores.

@@ -59,7 +59,7 @@ OPTIONS = {
                int, dest="ranks_per_host"),
         Option("--nnodes", "fail unless -H names this number of hosts", int),
         Option("-m --module", "the command is a Python module and its arguments"),
-        Option("--env -x", "set a variable in every rank (default: your value)", list,
+        Option("--env -x", "set a variable in every rank (default: its value here)", list,
                "NAME[=VALUE]"),
         Option("--start-timeout", "fail if a rank has not started in this time (default: 30)",
                float, "SECONDS", default=30),
@@ -193,7 +193,7 @@ def _add(group, row: Option) -> None:
 
 
 def elastic(args: argparse.Namespace, launcher: str) -> bool:
-    """Return True if the options ask for an elastic job; such a job's transport becomes TCP.
+    """Return True if the options ask for an elastic job; also set the job's transport to TCP.
 
     :raises ValueError: another option asks for MPI.
     """

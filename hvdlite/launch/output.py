@@ -84,7 +84,7 @@ def wants_color(stream: TextIO) -> bool:
 
 
 def tell(*lines: str) -> None:
-    """Print lines of the launcher itself to stderr; if they can't be written, they are dropped."""
+    """Print the launcher's own lines to stderr; drop lines that can't be written."""
     try:
         for line in lines:
             print(line, file=sys.stderr, flush=True)

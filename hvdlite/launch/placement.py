@@ -23,7 +23,7 @@ def place(hosts: List[Host], processes: int) -> List[Tuple[str, int]]:
     if left:
         raise ValueError(
             f"{processes} processes do not fit on {processes - left} slots: give the hosts more "
-            "slots, or start fewer"
+            "slots, or start fewer processes"
         )
     return placed
 

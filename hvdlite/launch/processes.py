@@ -14,7 +14,7 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import Command, LaunchError
 from hvdlite.launch.output import Lines
 
-# seconds before the backend's lines are printed: hvdliterun's report about a failure replaces them
+# delay in seconds of the backend's lines; after a failure hvdliterun prints a report instead
 HOLD_BACK = 0.5
 HEIRS = 1.0  # seconds from the backend's end until processes that hold its pipes are killed
 # lines of Open MPI 5 about a harmless race of parent and child
@@ -26,7 +26,7 @@ _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdi
 
 
 class BackendProcess:
-    """The backend's process. Its own process group keeps the terminal's Ctrl-C away from it."""
+    """The backend's process, in its own process group, so the terminal's Ctrl-C spares it."""
 
     def __init__(self, command: Command, extra_env: Dict[str, str]):
         try:
@@ -95,7 +95,7 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """HEIRS seconds after the backend's end, kill what still holds its pipes, such as ssh."""
+        """HEIRS seconds after the backend's end, kill the holders of its pipes, such as ssh."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:

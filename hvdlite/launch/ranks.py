@@ -96,7 +96,7 @@ class Rank:
         self.clean = False  # True: its program has ended and nothing of it is left
         self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
-        self.open_port: Optional[Dict[str, Any]] = None  # elastic job: where it listens
+        self.open_port: Optional[Dict[str, Any]] = None  # elastic job: its address and port
         self.given_up = False  # True: the other ranks go on, or end, without this rank
 
     @property
@@ -151,7 +151,7 @@ def assignment(rank: Rank, ranks: List[Rank], job: Job) -> Dict[str, Any]:
 
 
 def _place(rank: Rank, local: List[Rank], job: Job) -> Optional[Tuple[int, int]]:
-    """Return the rank's number on its host, and the number of ranks there; None: do not bind it.
+    """Return the rank's number on its host, and the number of ranks there; None: no binding.
 
     The launcher binds no rank if the user, mpirun or Slurm has bound ranks. The launcher does not
     bind a replacement, because it does not know the dead rank's cores.

@@ -121,11 +121,11 @@ def _copy_to(job: Job, host: str) -> Optional[str]:
         try:
             os.makedirs(argv[-1], exist_ok=True)
         except OSError as error:
-            return f"{host} cannot be given a copy in {job.sync_dir}: {error.strerror}"
+            return f"the folder can't be copied to {host}:{job.sync_dir}: {error.strerror}"
     done = _run(argv)
     if done.returncode == 0:
         return None
     if "rsync: command not found" in done.stderr or "rsync: not found" in done.stderr:
         return f"{host} has no rsync, which --sync-dst-dir needs: run `apt-get install rsync` there"
     why = done.stderr.strip().split("\n")[0]
-    return f"{host} cannot be given a copy in {job.sync_dir}: {why}"
+    return f"the folder can't be copied to {host}:{job.sync_dir}: {why}"

@@ -33,7 +33,7 @@ class _Call(NamedTuple):
     number: int  # the number of its rank
     host: str  # the host, by the name that the user gave
     process: BackendProcess
-    until: float  # the agent must connect before: ssh may wait forever for a lost host
+    until: float  # time limit to connect, because ssh may wait forever for a lost host
     lines: List[str]  # lines that its ssh has printed
 
 

@@ -1,4 +1,4 @@
-"""Chooses the number of ranks and threads for this machine, if the user does not."""
+"""Chooses the number of ranks and threads for this machine, unless the user gives the numbers."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 from hvdlite.machine import nodes
 from hvdlite.machine.files import text_of
 
-MOST = 8  # limit, because each has the model in memory; the ranks' threads use the other cores
+MOST = 8  # limit on ranks, because each has the model in memory; their threads use all cores
 
 
 def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:

@@ -37,11 +37,11 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
     **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
     **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
-    # Options of mpirun for what hvdliterun always does, then options of torchrun.
+    # Options of mpirun and srun for what hvdliterun does by default.
     **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
     **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
-    # Options of srun.
     **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),
+    # Options of torchrun.
     **dict.fromkeys(("--standalone", "--no-python", "--no_python", "--use-env"), False),
 }
 _RANKS_MEET = (

@@ -68,7 +68,7 @@ class Watch:
         self._refusal: Optional[str] = None  # why the job may not begin
 
     def run(self) -> Outcome:
-        """Run the job to its end; afterwards nothing of it is left on this host."""
+        """Run the job to its end, and leave none of its processes and files on this host."""
         self._listener = self._listen()
         self._links = Links(self._selector, self._heard, self._lost, self._listener.complain)
         where = {channel.VARIABLE: str(self._listener.invitation())}
@@ -282,7 +282,7 @@ class Watch:
             self._end()
 
     def _note_clean(self, rank: ranks.Rank) -> None:
-        """Record that nothing of the rank is left. After the last rank, dismiss all agents."""
+        """Record that a rank's processes have ended. After the last rank, dismiss all agents."""
         rank.clean = True
         if all(each.clean for each in self._ranks.values()):
             self._links.send_all(channel.BYE)

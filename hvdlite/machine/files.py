@@ -112,7 +112,7 @@ def make_private_folder(path) -> None:
     found = os.lstat(path)
     mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(errno.EACCES, "it is not a folder of this user alone", str(path))
+        raise PermissionError(errno.EACCES, "other users own it or may write to it", str(path))
 
 
 def shipped(stem: str) -> str | None:

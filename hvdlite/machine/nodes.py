@@ -7,7 +7,7 @@ from hvdlite.machine.files import text_of
 from hvdlite.machine.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
-# memory on other nodes is reported from this many bytes and this part of a process's memory on
+# memory on other nodes is reported if it has this many bytes, and this share of a process's memory
 LEAST, _SHARE = 64 << 20, 0.2
 Core = FrozenSet[int]  # the numbers of its hardware threads
 

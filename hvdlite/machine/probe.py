@@ -36,7 +36,7 @@ def versions():
 
 
 def _version_in(package, file):
-    """Read ``__version__`` from the file, because importing the package would start it."""
+    """Read ``__version__`` from a package's file, without the effects of importing the package."""
     try:
         folder = os.path.dirname(importlib.util.find_spec(package).origin)
         with open(os.path.join(folder, file)) as source:
@@ -204,7 +204,7 @@ def source_towards(host):
 def why_not_loaded(without_mpi=False):
     """Return why ranks can't load hvdlite here, or None.
 
-    Another process tries to load it, because loading it may initialize MPI.
+    Another process tries to load hvdlite, because loading it may initialize MPI.
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPI4PY_RC_INITIALIZE": "0"}
     module = "hvdlite.core.native" if without_mpi else "hvdlite.bootstrap.mpi.loading"

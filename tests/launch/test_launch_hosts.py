@@ -105,7 +105,7 @@ def test_hosts_with_only_ipv6_use_an_ipv6_address():
 
 def test_the_error_names_a_folder_that_cannot_be_made():
     job = Job(["true"], 1, sync_dir="/proc/nowhere/copy")
-    told = "localhost cannot be given a copy in /proc/nowhere/copy: No such file or directory"
+    told = "the folder can't be copied to localhost:/proc/nowhere/copy: No such file or directory"
     assert remote._copy_to(job, "localhost") == told
 
 

@@ -25,7 +25,7 @@ def _end_after(show):
     return hook
 
 
-def _run_the_one_in_the_way():
+def _run_hidden_sitecustomize():
     """Run the site's own sitecustomize, which this module hides."""
     sys.path[:] = [p for p in sys.path if os.path.realpath(p) != os.path.dirname(__file__)]
     # importlib.util.find_spec would find this module in sys.modules
@@ -41,4 +41,4 @@ with contextlib.suppress(ImportError):  # the program's own Python may lack hvdl
 
     if os.environ.get("HVDLITE_AS_HOROVOD") == "1":  # hvdliterun --as-horovod
         import hvdlite.as_horovod  # noqa: F401
-_run_the_one_in_the_way()
+_run_hidden_sitecustomize()
