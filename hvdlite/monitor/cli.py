@@ -22,7 +22,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
     if not importlib.util.find_spec("matplotlib"):
-        return cli.fail(PROGRAM, "matplotlib draws the page: pip install matplotlib")
+        return cli.fail(PROGRAM, "hvdlite report needs matplotlib: pip install matplotlib")
     try:
         trace = traces.read(options.traces)
         with files.writing(options.trace), files.open_named(options.trace) as out:

@@ -238,7 +238,7 @@ def _layout_of(text: str) -> _Layout:
     named = {*names["phase"].values(), *names["kind"].values()}
     missing = {*UNDER_WAY, ALONE, *MESSAGES} - named
     if missing:
-        raise ValueError(f"it names no {min(missing)}")
+        raise ValueError(f"its layout does not name {min(missing)}")
     return _Layout(int(sizes["bytes"]), int(sizes["ring"]), int(sizes["ops"]), head, op, names)
 
 
@@ -246,7 +246,7 @@ def _check(dtype: numpy.dtype, needed: Dict[str, str]) -> None:
     for kinds, names in needed.items():
         for name in names.split():
             if dtype[name].kind not in kinds:  # raises KeyError if the field is missing
-                raise ValueError(f"{name} is of kind {dtype[name].kind}")
+                raise ValueError(f"the field {name} has the wrong type {dtype[name]}")
 
 
 def _dtype(fields: list, size: int) -> numpy.dtype:

@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from hvdlite.monitor import live, verdict, why
 from hvdlite.monitor.memory import Snapshot
 
-PARTS = {  # from a share's name in stats() and metrics to a field of Step, or to a note's name
+PARTS = {  # a share's name in stats() and metrics -> a field of Step, or a note's name
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {

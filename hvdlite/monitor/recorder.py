@@ -1,7 +1,8 @@
 """Registers this rank's flight recorder, and writes a report after a stall or a failure.
 
-Under hvdliterun the agents and the launcher write the report. Under other launchers one of the
-surviving ranks on each host writes it: a thread sleeps until the engine notes a stall or failure.
+Under hvdliterun the agents and the launcher write the report. Under other launchers one surviving
+rank of each host writes a report, in a thread that sleeps until the engine notes a stall or a
+failure.
 """
 
 import contextlib

@@ -24,7 +24,7 @@ _MOST_STALLS = 5  # a process writes reports of this many stalls; the log has th
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
-    """Write a report about this host's ranks, unless another rank of the host has done it.
+    """Write a report about this host's ranks, unless another rank of the host has written it.
 
     Print the path on stderr. Raise nothing, because an error here would hide the failure itself.
     """

@@ -15,7 +15,7 @@ _UNEVEN = 0.15
 _ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one delay decides
 _SLOWER = 1.1  # a rank is slow if its work takes this many times as long as that of other ranks
 SMALL_BYTES = 16_000  # a tensor of fewer bytes is small: negotiating it costs more than moving it
-_MANY = 32  # a step with this many small tensors, if they are the majority, has too many
+_MANY = 32  # a step has too many small tensors from this number on, if they are the majority
 _WIDTH = 80  # characters in a line of the text
 
 
@@ -31,7 +31,7 @@ class RankSteps(NamedTuple):
     bytes: float = 0.0  # bytes of all tensors in a step
 
     def share(self, part: str) -> float:
-        """Return the share of the steps' time of a field of Step, or of the notes of one name."""
+        """Return a part's share of the steps' time: a field of Step, or the notes of one name."""
         spent = sum(
             getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
             for one in self.steps
