@@ -17,7 +17,7 @@ _GRAD = attrgetter("_grad")  # MXNet makes a new list whenever it changes anythi
 
 
 def fact(param) -> str:
-    """Return a text about the parameter, which must be equal on all ranks."""
+    """Return a text with the facts about a parameter that must be equal on all ranks."""
     kind = param._grad_stype
     sparse = "" if kind == "default" else f", {kind} gradient"
     try:
@@ -28,10 +28,10 @@ def fact(param) -> str:
 
 
 class Compared:
-    """Parameters of which the ranks have compared facts.
+    """Parameters whose facts the ranks have compared.
 
     :param labels: by index, numbers that are equal on all ranks.
-    :ivar trained: by index, whether the gradient is sparse, of each parameter with a gradient.
+    :ivar trained: index of each parameter with a gradient -> True if the gradient is sparse.
     """
 
     def __init__(self, params: Dict[int, Any], labels: Dict[int, int]) -> None:
@@ -60,7 +60,7 @@ class Compared:
             self._grads = grads
             return False
         digest = digest_of_bytes(repr(change[1:]).encode() for change in changes)
-        mx.nd.waitall()  # until the last step's requests of these names have ended
+        mx.nd.waitall()  # wait until the last step's requests of these names have ended
         try:
             announce(names(), digest, process_set)
         except HvdliteError as error:

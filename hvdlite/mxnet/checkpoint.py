@@ -1,4 +1,4 @@
-"""Checkpoints: rank 0 writes them, and all ranks resume from the same one."""
+"""Checkpoints: rank 0 writes a checkpoint, and all ranks resume from it."""
 
 import hashlib
 import json

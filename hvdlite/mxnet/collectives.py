@@ -124,7 +124,7 @@ def all_splits(name: str, tensor, splits, process_set: ProcessSet) -> Tuple[np.n
 
 
 def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: ProcessSet):
-    """Exchange rows and return the received ones; rank i sends ``matrix[i, j]`` rows to rank j."""
+    """Return the received rows; rank i sends ``matrix[i, j]`` rows to rank j."""
     rows = int(matrix[:, process_set.rank()].sum())
     out = empty((rows, *tensor.shape[1:]), tensor)
     splits, group = matrix[process_set.rank()].copy(), group_of(process_set)

@@ -102,7 +102,10 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
 def _check_rows(name: str, rows: np.ndarray) -> None:
     """Raise on every rank if some rank has no rows: MXNet does not call backward on that rank."""
     if not rows.all():
-        raise ValueError(f"tensor '{name}': a rank has no rows, so there is no gradient: {rows}")
+        raise ValueError(
+            f"tensor '{name}': a rank has no rows ({rows}), and MXNet runs no backward there: give "
+            "every rank at least one row"
+        )
 
 
 def _recorded(name: str, tensor, forward: Callable, backward: Callable):

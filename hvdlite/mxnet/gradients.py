@@ -35,10 +35,10 @@ def common_order(params: Dict[int, Any]) -> List[int]:
     """Return the indices of parameters in an order that is the same on every rank.
 
     Gluon's names contain a count of blocks that may differ between ranks: dense9 and dense10 here,
-    dense10 and dense11 there. Alphabetical order would put the second layer first only here;
-    natural order puts the lower count first everywhere. In MXNet 2 several parameters have the same
-    name, because a name is unique within its block only; then keep the trainer's order, which is
-    equal on all ranks.
+    dense10 and dense11 there. Alphabetical order would then differ between ranks; natural order
+    does not, because it sorts counts by value. In MXNet 2 several parameters have the same name,
+    because a name is unique within its block only; then keep the trainer's order, which is equal on
+    all ranks.
     """
     indices = sorted(params)
     names = [params[i].name for i in indices]
@@ -145,7 +145,7 @@ class Gradients(GradientReducer, Loads):
     ) -> bool:
         """Give each parameter, by index, a label that is equal on all ranks. Collective.
 
-        Raises unless all ranks have the same layers. Return False in later calls, which do nothing
+        Raise unless all ranks have the same layers. Return False in later calls, which do nothing
         unless the script has changed parameters.
 
         :param requests: returns the names of the requests that this step sends next, if the script

@@ -1,4 +1,4 @@
-"""Variants of the collectives in ``ops`` that return a handle, as Horovod's for other frameworks.
+"""The collectives of ``ops`` in a form that returns a handle. Horovod has none for MXNet.
 
 MXNet scripts rarely need a handle, because reading an array waits. A handle adds ``poll()``.
 """

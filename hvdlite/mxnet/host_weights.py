@@ -184,7 +184,7 @@ class _Layout:
         return start
 
     def touch(self, memory: np.ndarray) -> None:
-        """Write to the part of each array that this rank updates if the array is a whole batch."""
+        """Write zeros to this rank's part of each array, so that the part is on its NUMA node."""
         rank, size = topology.local_rank(), topology.local_size()
         for start, array in self._pieces:
             begin, end = (start + nbytes_of(array) * part // size for part in (rank, rank + 1))

@@ -26,7 +26,7 @@ from hvdlite.numpy import barrier
 
 
 class _Name(str):
-    """A store's name. MXNet searches the name for "dist" and "_sync", so both are always found."""
+    """A store's name, in which MXNet's searches for "dist" and "_sync" always succeed."""
 
     def __contains__(self, part: str) -> bool:  # type: ignore[override]
         return part in ("dist", "_sync") or super().__contains__(part)
@@ -279,7 +279,10 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._compare(key)
         kept = self._values.get(key) if self._updater is None else self._kept(key)
         if kept is not None and kept.shape != arrays[0].shape:
-            raise HvdliteValueError(f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}")
+            raise HvdliteValueError(
+                f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}: push arrays of the "
+                "stored value's shape"
+            )
         if self._updater is None:
             self._values[key] = self._sum(key, arrays, kept, priority)
             return

@@ -62,7 +62,7 @@ def _arrays_of(key, value) -> List[mx.nd.NDArray]:
 
 
 def check_plain(optimizer) -> None:
-    """Raise HvdliteValueError unless it is an optimizer of MXNet that does not average."""
+    """Raise HvdliteValueError unless ``optimizer`` is MXNet's and does not average gradients."""
     is_of_mxnet = isinstance(optimizer, mx.optimizer.Optimizer)
     if not is_of_mxnet or isinstance(optimizer, DistributedOptimizer):
         raise HvdliteValueError(

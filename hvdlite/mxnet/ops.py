@@ -185,7 +185,7 @@ def reducescatter(
     call, and raises if the ranks disagree; the data follows asynchronously.
 
     :param tensor: array of at least one dimension, of the same shape on every rank.
-    :param op: as for :func:`allreduce`, but not Adasum; the factors are also as there.
+    :param op: as for :func:`allreduce`, like the factors, but not Adasum.
     :return: an array of shape (rows of this rank, ...), which may have 0 rows.
     :raises ValueError: at the call: as :func:`allreduce`; ``tensor`` is 0-d.
     :raises MXNetError: at the call, on every rank: the ranks disagree.
@@ -234,7 +234,7 @@ def alltoall(
     The call waits until every rank has made the call, because the shape of the result depends on
     all ranks; the data follows asynchronously.
 
-    :param tensor: array of at least one dimension; all but the first are the same on every rank.
+    :param tensor: array of at least one dimension; only the first may differ between ranks.
     :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
         Rows left over are not sent. Without ``splits`` every rank gets the same number of rows.
     :return: the received rows; with ``splits``, a pair: the received rows, and the number of rows

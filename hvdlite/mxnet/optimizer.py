@@ -35,7 +35,7 @@ class DistributedOptimizer:
     :param optimizer: an ``mx.optimizer.Optimizer``.
     :param compression: as for :class:`DistributedTrainer`, like all other arguments. num_groups
         divides the gradients of one call of ``update``. For ``ignore_stale_grad`` use
-        DistributedTrainer: with this class, a rank would not submit a gradient that is stale there.
+        DistributedTrainer: with this class, a rank would not submit its stale gradients.
     :raises ValueError: an argument is wrong; ``process_set`` is not registered.
     :raises hvdlite.HvdliteError: at the first update: the ranks have different networks.
     """
@@ -150,7 +150,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            # A Trainer updates each context in turn. Average at the first, for all contexts.
+            # A Trainer updates each context in turn. Average all contexts at the first one.
             elif grad.context == arrays[0].context:
                 chosen[index] = arrays
         if self.passes > 1:
@@ -178,7 +178,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
 
 
 def undistribute(optimizer) -> Any:
-    """Return a distributed optimizer as a plain one with its attributes; others unchanged."""
+    """Return a plain optimizer with a distributed optimizer's attributes; or a plain one itself."""
     if not isinstance(optimizer, DistributedOptimizer):
         return optimizer
     plain: Any = object.__new__(type(optimizer).__mro__[2])

@@ -153,7 +153,7 @@ class _Descriptions(ModuleState):
     """The descriptions of recent calls, which C copies."""
 
     def begin(self) -> None:
-        # of all kinds but allreduce
+        # descriptions of all kinds except allreduce
         self.of = functools.lru_cache(maxsize=_MOST_NAMES)(
             lambda kind, name, _of, **details: describe(kind, name, **details)
         )

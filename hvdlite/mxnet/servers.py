@@ -163,7 +163,7 @@ def _meet() -> places.Place:
 
 
 def _own_address() -> str:
-    """Return the address at which other workers can connect to this one if this one is rank 0."""
+    """Return the address at which other workers can connect to this worker, if it is rank 0."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)

@@ -26,7 +26,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # for gradients that are averaged already: Max of equals is the same
+_REDUCED = Max, (1.0, 1.0)  # does not change gradients that are equal on all ranks already
 
 _UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 
@@ -185,8 +185,8 @@ class HostUpdater(mx.optimizer.Updater):
             loaded = [host_weight.stripes.cut(a) for a in loaded]
         if [a.shape for a in loaded] != [a.shape for a in mine]:
             raise HvdliteValueError(
-                f"the loaded states of parameter {index} have other shapes than its optimizer's: "
-                "make a new trainer and load the states before its first step"
+                f"the loaded states of parameter {index} have other shapes than the states that "
+                "they replace: make a new trainer, and load the states before its first step"
             )
         for source, target in zip(loaded, mine):
             source.astype(target.dtype, copy=False).copyto(target)

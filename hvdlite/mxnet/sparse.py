@@ -40,8 +40,8 @@ def allreduce_rows(
     """
     if op not in (Sum, Average):
         raise HvdliteValueError(
-            f"tensor '{name}' is row_sparse: expected op Sum or Average; other ops need whole "
-            "arrays, as with sparse_as_dense=True"
+            f"tensor '{name}' is row_sparse: expected op Sum or Average: for other ops send dense "
+            "arrays (sparse_as_dense=True)"
         )
     indices, values = _rows_of(arrays, name)
     rows = _gather(indices, values, arrays[0].shape[0], name, process_set, states)

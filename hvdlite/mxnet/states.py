@@ -49,7 +49,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
 
 @contextmanager
 def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
-    """In the block, add the residuals to the plain optimizer, so that Gluon saves them with it."""
+    """In the block, add the residuals to the plain optimizer, so that Gluon saves the residuals."""
     own = gradients.left_out()
     vars(optimizer).update({left_out.KEY: left_out.tagged(own)} if own else {})
     try:

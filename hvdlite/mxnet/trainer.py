@@ -75,7 +75,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer averages by itself: the optimizer's averaging is dropped",
+                "DistributedTrainer averages by itself, and ignores that the optimizer does, too: "
+                "pass the plain optimizer",
                 stacklevel=2,
             )
             optimizer = undistribute(optimizer)
@@ -130,8 +131,9 @@ class DistributedTrainer(mx.gluon.Trainer):
 
         :param batch_size: of this rank and this backward pass.
         :param ignore_stale_grad: as in Gluon, do not update parameters whose gradient is stale
-            (not computed since the last update). If it is stale on some ranks only, they contribute
-            zeros and all ranks update. Equal on all ranks; if True, ranks wait for each other.
+            (not computed since the last update). If a gradient is stale on some ranks only, these
+            ranks contribute zeros, and all ranks update. The argument must be equal on all ranks;
+            if it is True, ranks wait for each other.
         """
         self.allreduce_grads(ignore_stale_grad)
         self.update(batch_size, ignore_stale_grad)

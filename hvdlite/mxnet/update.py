@@ -201,7 +201,7 @@ class ByParts:
 
 
 def _deal(sizes: Dict[int, int], n: int) -> Dict[int, int]:
-    """Return the rank for each whole weight: the largest first, each to the least loaded rank."""
+    """Assign each whole weight to the least loaded rank, the largest weights first."""
     loads, dealt = [0] * n, {}
     for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
         rank = loads.index(min(loads))
