@@ -1,7 +1,7 @@
 """Registers hvdlite as a backend of PyTorch; ``import torch`` calls this (``torch.backends``).
 
-The module is outside the package, because ``import hvdlite`` has effects that a program that only
-imports PyTorch does not want. hvdlite is imported only when a process group needs it.
+The module is outside the package, because a program that only imports PyTorch does not want the
+effects of ``import hvdlite``. This module imports hvdlite when a process group needs hvdlite.
 """
 
 import os
@@ -12,7 +12,7 @@ from datetime import timedelta
 def register_with_torch() -> None:
     """Register the backend ``hvdlite`` and the scheme ``hvdlite://``; a second call does nothing.
 
-    With ``HVDLITE_AS_GLOO=1``, process groups that the program asks of ``gloo`` use hvdlite, too.
+    With ``HVDLITE_AS_GLOO=1``, process groups of the backend ``gloo`` use hvdlite, too.
     """
     import torch.distributed as dist
 
@@ -65,10 +65,10 @@ def _stand_in_for_gloo(dist, make) -> None:
         ):
             forks = sys.modules.get("hvdlite.exit.forks")
             if forks and forks.is_child():  # hvdlite can't run in a forked child
-                _say(cls.printed, rank, "a process that a rank has forked has PyTorch's own gloo")
+                _say(cls.printed, rank, "a forked child of a rank uses PyTorch's own gloo")
                 more = {"enable_reconfigure": True} if enable_reconfigure else {}
                 return real(store, rank, size, timeout, **more)
-            timeout = getattr(timeout, "_timeout", timeout)  # of ProcessGroupGloo._Options
+            timeout = getattr(timeout, "_timeout", timeout)  # of an _Options
             if not isinstance(timeout, timedelta):
                 timeout = timedelta(seconds=timeout)
             _say(cls.printed, rank, "gloo is hvdlite")
@@ -95,7 +95,7 @@ def _stand_in_for_gloo(dist, make) -> None:
 
 
 def _say(printed: set, rank: int, what: str) -> None:
-    """Say this once on rank 0."""
+    """Print ``what`` once, on rank 0."""
     if rank == 0 and what not in printed:
         print(f"hvdlite: HVDLITE_AS_GLOO=1: {what}", file=sys.stderr, flush=True)
     printed.add(what)

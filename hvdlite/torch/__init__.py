@@ -1,7 +1,7 @@
 """hvdlite for PyTorch: Horovod's names, for tensors on CPUs and NVIDIA's GPUs.
 
-``import hvdlite.torch as hvd`` is all that a script needs. A name's module is imported when the
-name is first used.
+``import hvdlite.torch as hvd`` is all that a script needs. The first use of a name imports the
+module that defines the name.
 """
 
 try:

@@ -25,7 +25,7 @@ from hvdlite.training.plan import Reduction
 _ALIGNMENT = 64  # bytes, a cache line
 _ALONE = [torch.empty(0)]
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # reference count of a view that no script has
-_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same if map() calls getrefcount
+_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same, if map() counts
 _GRAD = attrgetter("grad")
 _FACTS = attrgetter("dtype", "layout", "requires_grad")
 

@@ -1,4 +1,4 @@
-"""What a script changes in an optimizer's parameters or states; how ranks notice differences.
+"""Notices that ranks have changed an optimizer's parameters or states differently.
 
 A rank that has changed something sends a digest of the change with its next request for each
 bucket. If the other ranks send no such digest, or another one, the request fails on every rank.
@@ -31,12 +31,12 @@ class Changes:
         self.look: Callable[[], Optional[Callable]] = lambda: None
         # names of parameters that have required no gradient so far, or that the script has added
         self.waiting: Dict[torch.Tensor, str] = {}
-        # names of parameters that the optimizer has no longer: now, and when ranks compared them
+        # names of parameters that have left the optimizer: now, and when ranks compared them
         self.removed: List[str] = []
         self._compared: List[str] = []
         self._sent: Any = None  # the changes that this step's requests carry; None: not fixed
-        # True: the script has dropped averages before a step used them: before the next step's
-        # requests, and in this step's requests
+        # True: the script has dropped averages before a step used them. `dropped`: the next step's
+        # requests tell the other ranks; `_sent_dropped`: this step's requests do.
         self.dropped = self._sent_dropped = False
 
     def now(self) -> Dict[str, List[str]]:
@@ -104,7 +104,7 @@ class Changes:
         """Return texts on which ranks must agree: of each parameter, then of the settings.
 
         :param names: the parameters with a hook.
-        :param frozen: those that the script has frozen since the ranks compared them.
+        :param frozen: the parameters that the script has frozen since the ranks compared them.
         """
         still = [name for p, name in self.waiting.items() if not p.requires_grad]
         marks = dict.fromkeys((*still, *frozen), " (frozen)")
@@ -114,7 +114,7 @@ class Changes:
         return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
-        """Raise an error that names the parameter in which ranks differ; otherwise ``error``."""
+        """Raise an error that names a parameter in which ranks differ; without one, ``error``."""
         if getattr(error, "kind", None) == MISMATCH:  # every rank gets this error
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error

@@ -27,7 +27,7 @@ from hvdlite.torch.moves import OPS
 from hvdlite.torch.tensors import DTYPES
 
 _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
-# PyTorch's backend for NCCL lacks the other integers.
+# PyTorch's backend for NCCL lacks the other integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 _LEAVING = 10  # seconds for which a process that leaves the job waits for its tensors
 
@@ -49,7 +49,7 @@ def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Opti
     others = [tensor.device for tensor in tensors if mover and tensor.device != mover.device]
     if mover is not None and others:
         raise ValueError(
-            f"a tensor is on {others[0]}, and this rank's first one was on {mover.device}: "
+            f"a tensor is on {others[0]}, but this rank's first tensor was on {mover.device}: "
             "keep all tensors of a process on one GPU, by torch.cuda.set_device(hvd.local_rank())"
         )
     return mover

@@ -22,7 +22,7 @@ class Deltas:
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
-        """Make the next step check that all ranks, or none, have loaded states (digest not 0).
+        """Make the next step check that either all ranks have loaded states (digest not 0) or none.
 
         The states themselves may differ between ranks, because each rank takes its own step.
         """

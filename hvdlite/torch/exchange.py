@@ -74,7 +74,8 @@ def allreduce_plan(
     check(full, tensor if out is None else out)
     if not _takes_all(tensor if out is None else out, tensor):
         raise ValueError(
-            f"tensor '{full}': expected contiguous tensors of one dtype and shape, not overlapping"
+            f"tensor '{full}': expected contiguous tensors of one dtype and shape, and an out that "
+            "is the tensor or does not overlap it: pass tensor.contiguous(), and a new out"
         )
     planned, source = prepared.Prepared(full, *rest), tensor.data_ptr()
 
@@ -165,7 +166,7 @@ def _start(mover, kind, names, ins, outs, details, tensors, in_place=False) -> H
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
-    if in_place:  # now and at the end, because the script may use the tensors in between
+    if in_place:  # and again at the end, because the script may use the tensors in between
         written(tensors)
 
     def finish() -> List[torch.Tensor]:

@@ -49,7 +49,7 @@ class Gradients(GradientReducer):
         self._names: Dict[torch.Tensor, str] = {}
         self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
         # Parameters without a bucket -> how often backward has written the gradient in this step.
-        # They are in the order in which backward wrote them.
+        # The parameters are in the order in which backward wrote their gradients.
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
@@ -60,7 +60,7 @@ class Gradients(GradientReducer):
         self._unreached: List[torch.Tensor] = []
         # text about a parameter that a newer object has taken over; None: nothing was taken
         self._taken: Optional[str] = None
-        # digests of loaded states, for the next step and for this step
+        # digests of loaded states: for the next step (_loaded), for this step (_states)
         self._loaded = self._states = 0
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}
@@ -83,7 +83,7 @@ class Gradients(GradientReducer):
     def adopt(self, named: Dict[torch.Tensor, str], removed: List[str]) -> None:
         """Add parameters to the optimizer, in a step in which all ranks do so.
 
-        :param removed: names of all parameters that the optimizer has no longer.
+        :param removed: names of all parameters that have left the optimizer.
         """
         self._take_over(named)
         self.changes.waiting.update(named)
@@ -110,8 +110,8 @@ class Gradients(GradientReducer):
         if self.written and self.reduction.op == Sum:
             raise ValueError(
                 f"parameter '{shared[0]}': backward has written its gradient for another "
-                f"DistributedOptimizer, {self.owner}: call its step() or synchronize(), or delete "
-                f"{self.owner}, before you make another optimizer of this parameter"
+                f"DistributedOptimizer, {self.owner}: call step() or synchronize() of "
+                f"{self.owner}, or delete it, before you make an optimizer of this parameter"
             )
         self.begin_anew()
         self._remove_hooks()
@@ -157,7 +157,7 @@ class Gradients(GradientReducer):
             bucket.written.clear()
 
     def note_dropped(self) -> None:
-        """Note if the script has set averages to None, for example by model.zero_grad()."""
+        """Record whether the script has set averages to None, for example by model.zero_grad()."""
         params = (param for bucket in self._buckets or () for param in bucket.params)
         self.changes.dropped |= any(each.grad is None and each.requires_grad for each in params)
 
@@ -206,7 +206,7 @@ class Gradients(GradientReducer):
             bucket.start(self.changes.digest(self._states))
 
     def _is_full(self, bucket: Bucket) -> bool:
-        """Return True if backward has written all gradients; raise if it wrote one too often."""
+        """Return True if backward has written all gradients; raise if it wrote any too often."""
         for at, times in Counter(map(id, bucket.written)).items():
             if times > self.changes.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))
@@ -229,9 +229,9 @@ class Gradients(GradientReducer):
         """
         if self._taken:
             raise RuntimeError(
-                f"{self._taken}, a newer DistributedOptimizer, which now averages its gradient. "
-                "Give each optimizer its own parameters, or one optimizer all of them; for "
-                "two phases of training make the optimizer of each when the phase begins"
+                f"{self._taken}, a newer DistributedOptimizer, which now averages the gradient. "
+                "Give each optimizer its own parameters, or one optimizer all of them; in a script "
+                "with two phases of training, make each phase's optimizer when the phase begins"
             )
         states = self._states
         try:
@@ -266,7 +266,7 @@ class Gradients(GradientReducer):
                 doubtful = bucket in late or len(bucket.written) > self._goal(bucket)
                 if doubtful and self._is_full(bucket):  # backward's order has changed
                     self._wait_for(bucket, bucket.written[-1])
-            except Exception as error:  # raised after waiting for the other buckets, too
+            except Exception as error:  # raised below, after the other buckets have ended
                 errors.append(error)
         if errors:
             frozen = [self._names[bucket.params[at]] for bucket in buckets for at in bucket.frozen]
@@ -275,7 +275,7 @@ class Gradients(GradientReducer):
     def _reduce_known(self) -> Dict[torch.Tensor, torch.Tensor]:
         """Reduce the buckets. Forget the buckets if parameters are new, and return their results.
 
-        New are parameters that all ranks have added or thawed, or that backward has reached.
+        A parameter is new if all ranks have added or thawed it, or if backward has reached it.
         """
         known, again = self._buckets, False
         if known is not None:

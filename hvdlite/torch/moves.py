@@ -1,4 +1,4 @@
-"""Move: a tensor whose data a backend of ``torch.distributed`` moves; and the backend's calls."""
+"""Move: a tensor whose data a backend of ``torch.distributed`` moves between the ranks."""
 
 from typing import Any, Optional
 
@@ -45,8 +45,8 @@ class Move:
 def move_by(group, move: Move) -> None:
     """Make the backend move the data; NCCL queues its work on the current stream.
 
-    Only code in inference mode may write to tensors that were made in that mode, and the caller's
-    thread may be in another mode.
+    Only code in inference mode may write to tensors made in inference mode. This function enters
+    the tensor's mode, because the caller's thread may be in another mode.
     """
     written = move.tensor if move.out is None else move.out
     with torch.inference_mode(written.is_inference()), torch.no_grad():

@@ -146,10 +146,10 @@ def broadcast_(
 
 @waiting
 def allgather(tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set):
-    """Return the tensors of all ranks joined along the first dimension, which may differ by rank.
+    """Return the tensors of all ranks, joined along the first dimension.
 
-    :param tensor: of the same dtype, and of the same shape except the first dimension; a 0-d tensor
-        counts as one row.
+    :param tensor: of the same dtype and shape on every rank, but the first dimension may differ; a
+        0-d tensor counts as one row.
     :return: a tensor of shape (rows of all ranks, ...), in rank order.
     :raises ValueError: as :func:`allreduce`.
     :raises HvdliteError: as :func:`allreduce`.
@@ -173,7 +173,7 @@ def alltoall(
 ):  # fmt: skip
     """Send rows to every rank; return the rows that this rank receives, in rank order.
 
-    :param tensor: of at least one dimension; all but the first are the same on every rank.
+    :param tensor: of at least one dimension; only the first dimension may differ between ranks.
     :param splits: the number of rows for each rank, the first rows for rank 0; remaining rows are
         not sent. Without ``splits`` every rank gets the same number of rows.
     :return: the rows; with ``splits`` a pair: the rows, and the number from each rank as int32.

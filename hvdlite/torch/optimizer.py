@@ -23,7 +23,7 @@ from hvdlite.training.plan import Reduction, check_passes
 _NO_SUCH_STEP = -1  # number that autograd returns outside of backward
 _NOT_SKIPPED = (
     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
-    "the gradients are averaged already, put step() into `with optimizer.skip_synchronize():`"
+    "the gradients are averaged already: put step() into `with optimizer.skip_synchronize():`"
 )
 
 
@@ -62,8 +62,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     :param backward_passes_per_step: k: ``step()`` follows k backwards, whose gradients add up.
     :param op: ``hvd.Average``, ``hvd.Sum``, or ``hvd.Adasum``: with Adasum each rank takes its own
         step, and the changes of the weights are combined.
-    :param gradient_predivide_factor: f: gradients are divided by f before the sum, and multiplied
-        by f / size after the sum.
+    :param gradient_predivide_factor: f: gradients are divided by f before the sum over ranks, and
+        multiplied by f / size after the sum.
     :param num_groups: the older name of ``groups`` as a number.
     :param groups: the number of groups in which gradients are sent; or lists of parameters, each
         list sent together. By default, groups of 1 MiB or more.
@@ -93,7 +93,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_groups(lists)
         # checked before owner_name(), because a wrong call must not change later optimizers' names
         reduction.checked()
-        # all ranks must call it, because each rank counts its own optimizers
+        # called on all ranks, because each rank counts its own optimizers
         owner = owner_name("optimizer", process_set)
         known = {  # attributes of Horovod's optimizer, for scripts that read them
             "op": op,
@@ -164,15 +164,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
             self._gradients.restart()  # drops the passes so far
-        # if a step is due, hooks of the gradients average them first
+        # if a step is due, the read of param_groups averages the gradients first
         super().zero_grad(set_to_none)
         if isinstance(self._gradients, Gradients) and (drops or self._synchronized):
             self._gradients.changes.dropped = True
 
     def __reduce_ex__(self, protocol) -> NoReturn:
         raise TypeError(
-            "a DistributedOptimizer can't be copied or pickled: keep its state_dict(), and wrap "
-            "another optimizer"
+            "a DistributedOptimizer can't be copied or pickled: copy its state_dict(), and give a "
+            "new plain optimizer to hvd.DistributedOptimizer"
         )
 
     def state_dict(self) -> dict:
@@ -234,7 +234,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         present = [id(param) for group in groups for param in group["params"]]
         if self._gradients is None or present == self._present:
             return
-        self._present = present  # names keeps the parameters alive, so ids are not reused
+        self._present = present  # `names` keeps parameters alive, so ids are not reused
         added = numbered(groups, names)
         removed = [name for param, name in names.items() if id(param) not in set(present)]
         names.update(added)
@@ -320,9 +320,9 @@ def _refuse_alone(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -
     closure = any(each is not None for each in (*args[1:], *kwargs.values()))
     if closure or gradients.written or isinstance(gradients, Deltas):
         raise RuntimeError(
-            f"step() of the {type(optimizer).__name__} given to hvd.DistributedOptimizer: it "
-            "would use this rank's gradients only, and ranks would get different weights: call "
-            "step() of the returned DistributedOptimizer"
+            f"step() was called on the plain {type(optimizer).__name__} that was given to "
+            "hvd.DistributedOptimizer: it would use this rank's gradients only, and ranks would "
+            "get different weights: call step() of the returned DistributedOptimizer"
         )
 
 

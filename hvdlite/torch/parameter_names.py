@@ -24,8 +24,8 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
     unnamed = [own[param] for param in own if param not in named]
     if unnamed:
         raise ValueError(
-            f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as the one "
-            f"at {unnamed[0].removeprefix('noname.')} (group.position)"
+            f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as "
+            f"{unnamed[0].removeprefix('noname.')} (number of its group, place in the group)"
         )
     return named
 

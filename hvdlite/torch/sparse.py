@@ -15,7 +15,7 @@ from hvdlite.torch import exchange
 def sparse_allreduce_async(
     tensor, name: str, op: int, process_set: ProcessSet = global_process_set, *, states: int = 0
 ) -> Handle:
-    """Start to reduce a sparse COO tensor over ranks; return a handle, which may also be called.
+    """Start to reduce a sparse COO tensor over ranks; return a handle; calling the handle waits.
 
     :param tensor: of the same shape, dtype and number of sparse dimensions on every rank.
     :param name: the same on every rank; no other tensor in progress may have this name.

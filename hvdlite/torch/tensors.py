@@ -52,7 +52,7 @@ def memory_of(tensor: torch.Tensor) -> Memory:
 
 
 def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
-    """Return the tensor or a copy that is contiguous and, unless ``stays``, on the host."""
+    """Return the tensor, made contiguous and, unless ``stays``, copied to the host."""
     tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if stays else on_host(tensor)
 
@@ -79,7 +79,7 @@ def _takes_several() -> bool:
     return True
 
 
-# not torch.autograd.graph.increment_version(), which takes twice as long
+# torch.autograd.graph.increment_version() would take twice as long as torch._C._increment_version()
 _TAKES_SEVERAL = _takes_several()
 
 

@@ -1,6 +1,6 @@
 """hvdlite for torchft: a process group whose ranks change while it trains.
 
-``torchft.Manager(pg=ProcessGroupHvdlite(timeout=timedelta(seconds=1)), ...)`` uses it.
+``torchft.Manager(pg=ProcessGroupHvdlite(timeout=timedelta(seconds=1)), ...)`` uses this group.
 """
 
 import torch

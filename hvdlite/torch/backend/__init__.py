@@ -13,5 +13,5 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
     raise ImportError(f"hvdlite's backend needs PyTorch 2.4 or newer: this is {torch.__version__}")
 hvdlite_autoload.register_with_torch()
 
-# before the first process group, whose ranks would otherwise wait for each other's imports
+# imported before the first process group, because its ranks would wait for each other's imports
 from hvdlite.torch.backend import groups, place, reconfigure  # noqa: E402, F401

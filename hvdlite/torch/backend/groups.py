@@ -112,4 +112,6 @@ def meet(url: str, timeout: timedelta, **unused) -> Iterator[Tuple[dist.Store, i
     store = dist.TCPStore(address, 0, size, True, timeout, False) if rank == 0 else None
     port = objects.broadcast_object(store and store.port, 0, "torch.port")
     yield store or dist.TCPStore(address, port, size, False, timeout), rank, size
-    raise RuntimeError("hvdlite:// can't be used for a second rendezvous")
+    raise RuntimeError(
+        "hvdlite:// can't be used for a second rendezvous: call init_process_group() once"
+    )

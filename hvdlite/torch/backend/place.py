@@ -28,7 +28,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def own_address(store) -> str:
-    """Return the address at which processes that use the store reach this one."""
+    """Return the address at which the store's other processes reach this process."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((_host(store), 1))  # connecting UDP sends nothing: it only chooses a route

@@ -1,7 +1,8 @@
 """Reconfigure: a process leaves its job and joins a new job, whose ranks are named by handles.
 
-The surviving ranks go on in the same processes, without the dead ranks and with new ranks. Each set
-of ranks is a separate job, which its ranks join by PyTorch's store. A rank can't leave an MPI job.
+The surviving ranks continue in the same processes, without the dead ranks and with new ranks. Each
+set of ranks is a separate job. The ranks of a job meet by PyTorch's store. A rank can't leave a job
+over MPI.
 """
 
 import os

@@ -128,7 +128,7 @@ def test_after_a_skipped_step_a_rank_without_a_batch_contributes_zeros(rank):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_copying_a_distributed_torch_optimizer_is_refused(copied):
-    with pytest.raises(TypeError, match="can't be copied or pickled: keep its state_dict()"):
+    with pytest.raises(TypeError, match="can't be copied or pickled: copy its state_dict()"):
         copied(distributed(multilayer()))
 
 
