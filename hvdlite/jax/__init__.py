@@ -1,6 +1,6 @@
-"""hvdlite for JAX: runs the collectives of programs of several processes; has Horovod's names.
+"""hvdlite for JAX: Horovod's names, and JAX's own collectives between processes.
 
-Import it before jax, and call ``hvd.init()`` before JAX's first computation.
+Import hvdlite.jax before jax, and call ``hvd.init()`` before JAX's first computation.
 """
 
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
@@ -14,7 +14,7 @@ _DEFINED_IN = {
         "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters", "reducescatter",
     ),
     "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
-    "hvdlite.jax.start": ("init", "shutdown"),  # in the place of hvdlite's
+    "hvdlite.jax.start": ("init", "shutdown"),  # replace hvdlite's own
     "hvdlite.numpy": ("join",),
 }  # fmt: skip
 

@@ -51,23 +51,25 @@ class Collective(NamedTuple):
             return (rows * size, *shape[1:])
         if rows % size:
             raise ValueError(
-                f"tensor '{self.name}' has {rows} rows: expected, inside jit, a multiple of "
-                f"{size}, the number of ranks"
+                f"tensor '{self.name}' has {rows} rows: inside jit, expected a multiple of {size}, "
+                "the number of ranks"
             )
         return (rows // size, *shape[1:]) if self.kind == lib.HVD_REDUCESCATTER else shape
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the core's dtype, and how many of its elements one element has: complex has two.
+    """Return the dtype that the core moves, and the number of its elements per element.
 
-    :raises ValueError: the op is not defined on the dtype, or the core does not have it.
+    A complex number is two floats.
+
+    :raises ValueError: the op is not defined for complex numbers.
     """
     dtype = np.dtype(dtype)
     if dtype.kind != "c":
         return dtype, 1
     reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
     if reduces and collective.op not in (Sum, Average):
-        raise ValueError(f"tensor '{collective.name}': {dtype} has only the ops Sum and Average")
+        raise ValueError(f"tensor '{collective.name}': for {dtype} expected op Sum or Average")
     return np.dtype(f"f{dtype.itemsize // 2}"), 2
 
 

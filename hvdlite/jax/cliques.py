@@ -1,8 +1,9 @@
 """Tells the C library the members of XLA's communicators, and opens the core's groups for them.
 
-This module reads each executable that a client of jaxlib makes. For each new list of members it
-announces the list to the library and makes XLA create the communicator, which sends nothing. Before
-the first run of a program, its ranks meet and open a group of the core for each list.
+This module reads each executable that a client of jaxlib makes. For each new list of members, the
+module announces the list to the library and makes XLA create the communicator. Creating a
+communicator sends nothing. Before the first run of a program, its ranks meet and open a group of
+the core for each list.
 """
 
 import contextlib
@@ -188,7 +189,7 @@ class Cliques:
 
 
 def _open_among(members: Tuple[int, ...], patience: float) -> int:
-    """Open a group of these ranks, in this order. Only they call this. Return its number in C.
+    """Open a group of these ranks, in this order; only they call this. Return its number in C.
 
     :param patience: seconds that a rank waits for the others.
     :raises RuntimeError: a rank did not arrive; all ranks that arrived raise this.
@@ -205,7 +206,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
         raise
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
-    # high, because hvdlite.torch begins at 0; number * size must fit into an int (SocketWorld)
+    # a high number, because hvdlite.torch counts from 0; SocketWorld needs number * size as an int
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))
 
 
@@ -223,7 +224,7 @@ def _verdict(ranks: List[int], patience: float) -> str:
         native.call(native.lib.hvd_check)
         arrived = service.key_value_dir_get(f"{place}/here/")
         missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in arrived})
-        # errors: another rank has written the key first; no rank wrote it within this time
+        # ignore errors: another rank has written the key first; no rank wrote it within this time
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if not missing:
                 number = service.key_value_increment("hvdlite/groups", 1)

@@ -34,7 +34,7 @@ def allreduce(
 
     :param tree: an array, a number, or a pytree of them; shapes and dtypes are equal on all ranks.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: and ``name``, and the errors: as for ``hvdlite.numpy.allreduce``. A
+    :param prescale_factor: as for ``hvdlite.numpy.allreduce``, like ``name`` and the errors. A
         failure inside a program raises ``jax.errors.JaxRuntimeError`` or ValueError.
     """
     op, scales = op_of(average, op), scales_of(prescale_factor, postscale_factor)
@@ -100,7 +100,7 @@ def alltoall(
     if splits is None:
         return _mapped(collective, tree)
     if isinstance(tree, jax.core.Tracer):
-        raise ValueError(f"tensor '{name}': inside a program alltoall takes no splits")
+        raise ValueError(f"tensor '{name}': inside jit, alltoall takes no splits")
     array = _own(collective, tree)
     handle = rows.exchange(name, _carrier(collective, array), splits, process_set)
     received, rows_from = handle.synchronize()
@@ -158,7 +158,7 @@ def _room_for(array: np.ndarray) -> np.ndarray:
 
 
 def _restored(result: np.ndarray, array: np.ndarray) -> Any:
-    result = result.view(array.dtype)  # `result` owns its memory, so it may be changed
+    result = result.view(array.dtype)  # a new array, so JAX may keep its memory
     return jax.device_put(result[..., 0] if array.dtype.kind == "c" else result, may_alias=True)
 
 

@@ -42,7 +42,7 @@ def DistributedOptimizer(
     :param optimizer: an optimizer of Optax: a pair of functions ``init`` and ``update``.
     :param compression: Compression.none or fp16, or a class like them.
     :param op: Average, Sum or Adasum.
-    :param gradient_predivide_factor: and ``process_set``: as for PyTorch's DistributedOptimizer.
+    :param gradient_predivide_factor: as in PyTorch's DistributedOptimizer, like ``process_set``.
     :param name: the name of the tensors, equal on all ranks; by default the number of optimizers
         that the process made before.
     :raises ValueError: an argument is wrong.

@@ -22,7 +22,7 @@ _MESH = re.compile(
     r"\((?:([\d,]+)|\[([\d,]+)\](?:T\(([\d,]+)\))?)\))? ?\{([^}]*)\}"
 )
 _SHAPE = re.compile(r"\b(pred|bf16|[a-z]\d+)\[([\d,]*)\]")
-# most elements of a reduction, most bytes of other collectives: XLA passes the count as an int
+# limit on the elements of a reduction and on the bytes of another collective, an int in XLA
 _MOST = (1 << 31) - 1
 
 
@@ -55,7 +55,8 @@ def _check(head: str, kind: str) -> None:
         if dtype == "f16" and kind in ("all-reduce", "all-gather", "reduce-scatter"):
             raise RuntimeError(
                 f"hvdlite.jax: XLA can't pass float16 to MPI, and its partitioner has added {kind} "
-                "of float16: convert to float32 or bfloat16 there, or use jax.shard_map and jax.lax"
+                "of float16: convert the array to float32 or bfloat16, or use jax.shard_map and "
+                "jax.lax"
             )
 
 

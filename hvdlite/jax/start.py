@@ -31,7 +31,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set. After
     ``hvdlite.init()`` that would be too late: then set both in the environment.
 
-    :param comm: and ``process_sets``, and the errors: as for ``hvdlite.init``.
+    :param comm: as for ``hvdlite.init``, like ``process_sets`` and the errors.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.
@@ -79,7 +79,8 @@ def _join() -> None:
         if (found.process_id, found.num_processes) != (rank, size):
             raise RuntimeError(
                 f"hvdlite.jax: jax.distributed.initialize has made rank {rank} of {size} the "
-                f"process {found.process_id} of {found.num_processes}: leave the call to hvd.init()"
+                f"process {found.process_id} of {found.num_processes}: remove that call, because "
+                "hvd.init() makes it"
             )
     if jax._src.xla_bridge.backends_are_initialized():
         raise RuntimeError(

@@ -78,7 +78,7 @@ def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensor
 def after(grads: Sequence) -> Any:
     """Return a context whose operations wait for the averages, in a graph of TensorFlow.
 
-    After an error of ``average`` on all ranks, no rank must have changed its states alone.
+    If ``average`` fails on all ranks, no rank may have changed its states.
     """
     if backend.backend() != "tensorflow":
         return contextlib.nullcontext()

@@ -13,7 +13,7 @@ from hvdlite.monitor import counts
 
 
 def synced(model):
-    """Update the model's variables and return the model. On JAX ``fit`` trains copies of them."""
+    """Return the model with its current variables: on JAX, ``fit`` trains copies of them."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return model

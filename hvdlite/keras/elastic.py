@@ -1,4 +1,4 @@
-"""KerasState, which keeps Keras models and optimizers in elastic training; and callbacks for it."""
+"""KerasState keeps Keras models and optimizers in elastic training; callbacks commit the state."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ def DistributedOptimizer(
     :param op: Average, Sum or Adasum.
     :param backward_passes_per_step: the number of backward passes whose sum is averaged.
     :param average_aggregated_gradients: divide this sum by the number of passes.
-    :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
+    :param num_groups: the number of groups of gradients, like ``groups``; 0: group by bytes.
     :param process_set: the ranks that average.
     :param scale_local_gradients: divide the gradients of variables that were passed to
         ``register_local_var`` by the number of ranks.
@@ -132,8 +132,8 @@ class _Distributed:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a DistributedOptimizer can't be copied or pickled: Keras would make a plain optimizer "
-            "of it, and ranks would train alone: give a plain optimizer to another "
+            "a DistributedOptimizer can't be copied or pickled, because the copy would be a plain "
+            "optimizer, and ranks would train alone: give a plain optimizer to another "
             "hvd.DistributedOptimizer"
         )
 
@@ -165,8 +165,8 @@ class _Distributed:
 
         inner = _inner(self)
         step = ops.convert_to_tensor(inner._iterations)
-        # the numbers of the variables name their gradients, because Keras leaves out variables
-        # that are frozen or have no gradient, on some ranks perhaps
+        # A gradient's name has its variable's number, because Keras leaves out variables that are
+        # frozen or have no gradient, perhaps on some ranks only.
         numbers = [inner._get_variable_index(v) for v in variables if id(v) not in self._local]
 
         def of_all_ranks(grads):
@@ -176,7 +176,7 @@ class _Distributed:
             names = [name_of_variable(each) for each in inner._trainable_variables]
             whole = average(whole, self._reducer, step, names)
             with after(whole):
-                ops.convert_to_tensor(inner._iterations)  # Keras adds 1 after all earlier reads
+                ops.convert_to_tensor(inner._iterations)  # Keras adds 1 only after this read
             return [whole[number] for number in numbers]
 
         return average_all_but(self._local, variables, grads, of_all_ranks, divide)
@@ -269,7 +269,7 @@ def load_model(
     if begun and is_initialized() and rank() != saver:
         warnings.warn(
             f"{filepath}: rank {saver} has saved the model after pass {begun} of a step: rank "
-            f"{rank()} goes on with the gradients of rank {saver}'s passes, and its own are lost. "
+            f"{rank()} goes on with rank {saver}'s gradients of these passes, and loses its own. "
             "Save the model after a step's last pass",
             stacklevel=2,
         )

@@ -191,7 +191,7 @@ def node(
         "the process that has made them: make the graph again with hvdlite, then restore the "
         "variables with tf.compat.v1.train.Saver or tf.train.Checkpoint)"
     )
-    # In tf.function the function has been converted; what it calls at run time must not be.
+    # Autograph must not convert what the function calls when the node runs.
     function = tf.autograph.experimental.do_not_convert(function)
     script_ops._py_funcs._funcs[token] = function  # a weak reference
     graph = tf.compat.v1.get_default_graph()

@@ -31,7 +31,7 @@ def average(
             tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
             for grad in grads
         ]
-    # A graph does this check while it computes the loss, so the gradients need not wait for it.
+    # A graph does this check while it computes the loss, so gradients do not wait for the check.
     with tf.control_dependencies(_checked(grads, reducer, step, names)):
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
         reduce = lambda labels, sent: _average_dense(sent, labels, reducer)  # noqa: E731

@@ -87,8 +87,8 @@ def _check_slices(name: str, op: int, scales) -> None:
     if op not in (Sum, Average) or scales != (1.0, 1.0):
         raise NotImplementedError(
             f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
-            "prescale_factor and postscale_factor; other ops need whole tensors, as with "
-            "sparse_as_dense=True"
+            "prescale_factor and postscale_factor: otherwise send dense tensors "
+            "(sparse_as_dense=True)"
         )
 
 

@@ -11,7 +11,7 @@ from hvdlite.training.state_check import StateCheck
 
 _VALUES = 64  # how many values of a variable are sampled, or 4 rows if they are more
 _VARIABLES = 16  # how many variables are sampled at most, because an operation takes some us
-_FLOATS = (tf.float32, tf.float64)  # the last bits of smaller floats are within no tolerance
+_FLOATS = (tf.float32, tf.float64)  # in smaller floats, one bit exceeds the tolerance
 REMEDY = (
     "Restore a checkpoint on every rank, or broadcast what one rank has loaded, before the first "
     "step: hvd.BroadcastGlobalVariablesHook(0), or run hvd.broadcast_global_variables(0)"

@@ -49,7 +49,7 @@ def DistributedGradientTape(
     :param op: Average, Sum or Adasum.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and the
         sum is multiplied by f / size.
-    :param num_groups: or ``groups``: the number of groups of gradients; 0: group by bytes.
+    :param num_groups: the number of groups of gradients, like ``groups``; 0: group by bytes.
     :param process_set: the ranks that average.
     :param scale_local_gradients: divide the gradients of variables that were passed to
         ``register_local_source`` by the number of ranks.

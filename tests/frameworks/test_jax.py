@@ -200,7 +200,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize(
-    "numbers, text", [("same", "PROCESS True of 2"), ("other", "leave the call to hvd.init()")]
+    "numbers, text", [("same", "PROCESS True of 2"), ("other", "remove that call")]
 )
 def test_a_job_that_called_jax_distributed_initialize_works(numbers, text, tmp_path):
     script = tmp_path / "script.py"

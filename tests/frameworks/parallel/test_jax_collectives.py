@@ -57,7 +57,7 @@ def test_every_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
         same(run("allreduce", op=hvd.Sum, name="sum"), total)
         same(run("reducescatter", op=hvd.Sum, name="scatter"), total[own])
     if dtype in ("complex64", "complex128"):
-        with pytest.raises(ValueError, match="has only the ops Sum and Average"):
+        with pytest.raises(ValueError, match="expected op Sum or Average"):
             run("allreduce", op=hvd.Max, name="max")
     elif dtype != "bool":
         same(run("allreduce", op=hvd.Max, name="max"), np.max(everyone, 0))
@@ -129,7 +129,7 @@ def test_collectives_outside_programs_take_different_rows_per_rank(rank, size):
     same(came, np.full(size, rank))
     same(rows, np.repeat(np.arange(size) * 1j, rank))
     if size > 1:
-        with pytest.raises(ValueError, match="expected, inside jit, a multiple of"):
+        with pytest.raises(ValueError, match="inside jit, expected a multiple of"):
             jax.jit(lambda a: hvd.reducescatter(a, "uneven"))(jnp.ones(2 * size + 1))
 
 
