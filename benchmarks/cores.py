@@ -119,7 +119,7 @@ def run_layout(layout: str) -> Dict[str, Any]:
         )
         try:
             found.update(small.slowest(list(of_ranks)))
-        # go on, so that the table has the other rows
+        # continue, so that the table has the other rows
         except (SystemExit, subprocess.TimeoutExpired) as failed:
             print(failed, file=sys.stderr)
         print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
@@ -144,7 +144,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     add = parser.add_argument
     add("--layouts", nargs="+", metavar="RxT", default=layouts_of(len(os.sched_getaffinity(0))))
-    add("--seconds", type=float, default=200, help="no layout begins later (%(default)s)")
+    add("--seconds", type=float, default=200, help="start no layout after this time (%(default)s)")
     add("--json", type=Path, default=harness.BUILD / "cores.json", help="(%(default)s)")
     add("--rank", nargs=3, metavar=("FOLDER", "CONTESTANT", "THREADS"))
     args = parser.parse_args()

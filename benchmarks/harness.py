@@ -31,11 +31,11 @@ def parser_of(text: str, rounds: Optional[int] = None, rate: Optional[str] = Non
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--page", type=Path, help="a page to put the table into, between two marks")
+    add("--page", type=Path, help="write the table into this page, between its two marks")
     if rounds is not None:
-        add("--rounds", type=int, default=rounds, help="(%(default)s) 0: show what is kept")
+        add("--rounds", type=int, default=rounds, help="(%(default)s) 0: show stored results")
     if rate is not None:
-        known = f"of each link, as tc writes it, or {UNLIMITED} (%(default)s)"
+        known = f"rate of each link in tc's notation, or {UNLIMITED} (%(default)s)"
         add("--rate", type=_checked, default=rate, help=known)
     return parser
 
@@ -47,7 +47,7 @@ def bits_a_second(text: str) -> float:
     """
     match = re.fullmatch(r"([\d.]+)(mbit|gbit)", text)
     if not match:
-        expected = "a number and mbit or gbit, as 25gbit"
+        expected = "a number and mbit or gbit, such as 25gbit"
         raise argparse.ArgumentTypeError(f"rate {text}: expected {expected}")
     return float(match[1]) * {"mbit": 1e6, "gbit": 1e9}[match[2]]
 

@@ -8,8 +8,8 @@
 The arrays are float32. tests/cluster.py emulates the hosts by network namespaces, which needs root,
 iproute2 and OpenSSH. A round runs each library once on each layout (hosts x ranks); every other
 round runs them in reverse order. hvdlite and MPI_Allreduce take turns, call by call, in the same
-processes. The parameter server has a server on each host. Results are stored in
-build/hosts-RATE.json; rounds are added until the file is deleted.
+processes. The parameter server has a server on each host. Each run adds its rounds to
+build/hosts-RATE.json; delete the file to start again.
 
 A time is the median over calls of the slowest rank's time. The bound is the time that the links
 need: each host must send 2(h-1)/h of the bytes, and 95.6 % of a link's bytes are data, not headers
@@ -172,10 +172,10 @@ def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
 def main() -> None:
     parser = parser_of(__doc__, rounds=2, rate=plan.RATE)
     add = parser.add_argument
-    add("--layout", dest="layouts", action="append", help="hosts x ranks on each, more than once")
-    add("--bytes", dest="sizes", type=int, action="append", help="of an array, more than once")
+    add("--layout", dest="layouts", action="append", help="HxR: H hosts with R ranks; repeatable")
+    add("--bytes", dest="sizes", type=int, action="append", help="size of an array; repeatable")
     add("--only", dest="libraries", choices=hosts_rank.LIBRARIES, action="append",
-        help="this library, more than once")  # fmt: skip
+        help="measure only this library; repeatable")  # fmt: skip
     args = parser.parse_args()
     sizes = args.sizes or SIZES
     found = {}

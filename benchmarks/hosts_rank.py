@@ -16,7 +16,7 @@ from benchmarks import harness
 
 SECONDS = 2.0  # for each size, the calls take about this many seconds
 LEAST, MOST = 3, 50  # numbers of calls
-LATE, LATE_CALLS = 0.05, 20  # seconds by which the last rank is late, number of such calls
+LATE, LATE_CALLS = 0.05, 20  # delay in seconds of the last rank, number of delayed calls
 LATE_BYTES = 4096
 
 Calls = Dict[str, Callable[[], object]]  # library -> a function that does one allreduce
@@ -53,7 +53,7 @@ class Hvdlite(OverMPI):
         import hvdlite.numpy
 
         x = np.ones(size // 4, "float32")
-        y = np.zeros_like(x)  # so that the pages of y exist
+        y = np.zeros_like(x)  # writes to y, because the first write to a page is slow
         return {
             self.name: lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
             "MPI_Allreduce": lambda: self.comm.Allreduce(x, y),

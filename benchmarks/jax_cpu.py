@@ -6,10 +6,10 @@ JAX calls Open MPI through the library of MPIwrapper (github.com/eschnett/MPIwra
 Open MPI of .venv-frameworks. The arrays are float32 with the given number of bytes per rank, but at
 least one element for each rank; malloc keeps freed memory. "Loop" is an iteration of a fori_loop,
 "call" is a jit call with one collective. The step trains an MLP of 6 layers with 32 rows per rank.
-Each system has its own job; in each round the systems take turns. Rounds are added to
-build/jax-RANKS.json until it is deleted. Rank 0 prints each figure when it is measured. A figure in
-the table is the median over rounds of the slowest rank's median. On 2 cores, a round takes 2
-minutes with 2 ranks, 5 minutes with 4 ranks.
+Each system has its own job; in each round the systems take turns. Each run adds rounds to
+build/jax-RANKS.json; delete the file to start again. Rank 0 prints each figure as soon as it has
+measured the figure. A figure in the table is the median over rounds of the slowest rank's median.
+On 2 cores, a round takes 2 minutes with 2 ranks, 5 minutes with 4 ranks.
 """
 
 import os
@@ -68,7 +68,7 @@ def measure() -> dict:
     }  # fmt: skip
 
     def mapped(kind: str, count: int):
-        def once(_, a):  # its output depends on the result without reading the whole array
+        def once(_, a):  # returns an array that depends on the result, but reads one element of it
             result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
             return a.at[:1].set(result[:1])
 
@@ -148,7 +148,7 @@ def table(found: Dict[str, list], ranks: int) -> str:
 def main() -> None:
     parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mpi", metavar="LIBRARY", default="", help="without it, no Open MPI")
+    parser.add_argument("--mpi", metavar="LIBRARY", default="", help="also measure this Open MPI")
     parser.add_argument("--rank", nargs=3, metavar=("FOLDER", "SYSTEM", "PORT"))
     args = parser.parse_args()
     if args.rank:

@@ -7,8 +7,8 @@
 
 With --hosts, which needs root, there is one rank on each host that tests/cluster.py emulates. With
 --floor, the table has the step of the small tensors over Gloo, over hvdlite's backend, and without
-an exchange: then each rank is in a process group, or process set, of its own, so its step is as
-long as if the exchange took no time.
+an exchange. Without an exchange each rank has a process group, or process set, of its own, so the
+step is as long as if the exchange took no time.
 
 The models are an MLP of 2.1 million parameters (9 layers, 16 rows per rank), a ResNet-18 on images
 of 32 x 32 (16 images per rank), and 400 small tensors. "Gloo, shared memory" is Gloo with
@@ -16,11 +16,11 @@ LOCAL_WORLD_SIZE set. "alone" is the same number of processes without communicat
 `make peers` could build it, looks for work every 0.1 ms.
 
 The systems take turns in the same processes, one step each, so that other programs disturb all
-equally. Horovod has its own environment, so its processes run after the others in each round.
-Rounds are added to build/pytorch-RANKS.json until it is deleted. A figure is the median over rounds
-of the slowest rank's median step; the minimum and maximum of a ratio follow in brackets. "alone,
-the slower process" is the median over steps of the slower process's time. A step that waits for
-both processes takes at least this time.
+equally. Horovod has its own environment, so its processes run after the others in each round. Each
+run adds rounds to build/pytorch-RANKS.json; delete the file to start again. A figure is the median
+over rounds of the slowest rank's median step; the minimum and maximum of a ratio follow in
+brackets. "alone, the slower process" is the median over steps of the slower process's time. A step
+that waits for both processes takes at least this time.
 """
 
 import argparse
@@ -331,9 +331,9 @@ def parse_args() -> argparse.Namespace:
     parser = parser_of(__doc__, rounds=3, rate=plan.RATE)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--only", choices=MODELS, help="one model")
-    add("--hosts", type=int, help="number of hosts, with one rank each; one model (mlp)")
-    add("--floor", action="store_true", help="the step without an exchange, of the small tensors")
+    add("--only", choices=MODELS, help="measure only this model")
+    add("--hosts", type=int, help="emulate this number of hosts, with one rank each (model mlp)")
+    add("--floor", action="store_true", help="measure small tensors with and without an exchange")
     # how the program starts itself on a rank
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)

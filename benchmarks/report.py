@@ -3,7 +3,7 @@
     python -m benchmarks.report sharding.md
 
 A time is the median over rounds of a round's median. A ratio is the median over rounds of the ratio
-within a round; its minimum and maximum over rounds follow in brackets. In a round, all systems run
+within a round; the minimum and maximum over rounds follow in brackets. In a round, all systems run
 one after the other.
 """
 
@@ -336,7 +336,7 @@ def updates(results: Results) -> str:
 def main() -> None:
     pages = {"benchmarks.md": texts, "sharding.md": lambda found: {"table": updates(found)}}
     parser = parser_of(__doc__)
-    parser.add_argument("pages", nargs="*", default=list(pages), help="of docs/ (both)")
+    parser.add_argument("pages", nargs="*", default=list(pages), help="pages of docs/ (both)")
     found = Results(Kept(plan.KEPT).found)
     for page in parser.parse_args().pages:
         put(ROOT / "docs" / page, pages[page](found))

@@ -58,8 +58,10 @@ class Results:
         return by_turns or self.value(plan.ALONE, ranks, lone_case)
 
     def speed_kept(self, contestant, ranks: int, case: str, lone_case: str) -> List[float]:
-        """Return the time without communication, divided by the contestant's time. Both times are
-        from steps that took turns or, if there are none, from one round."""
+        """Return the time without communication, divided by the contestant's time.
+
+        Both times are from alternating steps or, if there are none, from the same round.
+        """
         by_turns = self.values(contestant, ranks, case, "speed_kept", "speed")
         return by_turns or self.ratios(contestant, case, plan.ALONE, lone_case, ranks)
 

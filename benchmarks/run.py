@@ -94,9 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("--rounds", type=int, default=plan.ROUNDS, help="(%(default)s)")
-    add("--seconds", type=float, default=0.4, help="a case and job (%(default)s)")
+    add("--seconds", type=float, default=0.4, help="seconds of a case in a job (%(default)s)")
     add("--quick", action="store_true", help="one short round")
-    add("--only", metavar="TEXT", default="", help="works whose name contains it: update, speed-2")
+    add("--only", metavar="TEXT", default="", help="works with this text in their name: speed-2")
     args = parser.parse_args()
     rounds, seconds = (1, 0.15) if args.quick else (args.rounds, args.seconds)
     load, kept = os.getloadavg()[0], Kept(plan.KEPT)

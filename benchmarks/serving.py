@@ -185,8 +185,8 @@ def parse_args() -> argparse.Namespace:
     parser = harness.parser_of(__doc__, rounds=3)
     add = parser.add_argument
     add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
-    add("--only", choices=MODELS, help="one model")
-    add("--tokens", type=int, default=64, help="(%(default)s)")
+    add("--only", choices=MODELS, help="measure only this model")
+    add("--tokens", type=int, default=64, help="number of generated tokens (%(default)s)")
     # The program starts itself on each rank with the following options.
     add("--measure", choices=MODELS, help=argparse.SUPPRESS)
     add("--model", help=argparse.SUPPRESS)

@@ -8,9 +8,9 @@ uses, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same
 MPI and MPICH have their own environments, so their processes run after the others in each round.
 `make small-peers` installs the systems that .venv-frameworks lacks. Each system has the settings
 with which it was fastest: for Open MPI, malloc keeps memory; for Intel MPI, shared memory and no
-pinning. Rounds are added to build/small-RANKS.json until it is deleted. A figure is the median over
-rounds of the slowest rank's median; CPU is a rank's processor time per call in the same rounds. The
-last row has the ratio within a round, with its minimum and maximum over rounds.
+pinning. Each run adds rounds to build/small-RANKS.json; delete the file to start again. A figure is
+the median over rounds of the slowest rank's median; CPU is a rank's processor time per call in the
+same rounds. The last row has the ratio within a round, with its minimum and maximum over rounds.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ UCC = "UCC, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo", UCC)
 ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
-BATCHES, SECONDS = 7, 0.02  # batches per library and size; a batch takes about these seconds
+BATCHES, SECONDS = 7, 0.02  # batches per library and size; seconds of a batch
 # seconds to wait after a library's batch, because its idle OpenMP threads spin for this time
 SPINS = {"DeepSpeed": 0.05}
 UNBOUND = ["--bind-to", "none", "--oversubscribe"]
@@ -143,7 +143,7 @@ def of_deepspeed(comm) -> Callable[[int], Callable]:
     """Return a factory for calls of DeepSpeed's operation, which spins in shared memory."""
     import torch
 
-    # these variables also make up the name of its shared memory
+    # DeepSpeed also makes the name of its shared memory from these variables
     where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}
     os.environ.update(where, MASTER_PORT=str(free_port(comm)))
     sys.path.insert(0, str(DEEPSPEED))

@@ -46,7 +46,7 @@ def rank(way: str, folder: str) -> None:
     begin = time.perf_counter()
     hvdlite.init() if way == WAYS[2] else dist.init_process_group(way)
     print(time.perf_counter() - begin, flush=True)
-    meet(folder)  # others may still read PyTorch's store, which rank 0 serves, so rank 0 waits
+    meet(folder)  # rank 0 waits, because other ranks may still read the store that rank 0 serves
     hvdlite.shutdown() if way == WAYS[2] else dist.destroy_process_group()
 
 

@@ -85,9 +85,9 @@ def parse_args() -> argparse.Namespace:
     parser = harness.parser_of(__doc__, rate=harness.UNLIMITED)
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--hosts", type=int, help="number of hosts, with one rank each")
-    add("--mebibytes", type=int, default=1024, help="of the model (%(default)s)")
-    add("--turns", type=int, default=3, help="(%(default)s)")
+    add("--hosts", type=int, help="emulate this number of hosts, with one rank each")
+    add("--mebibytes", type=int, default=1024, help="size of the model (%(default)s)")
+    add("--turns", type=int, default=3, help="number of measurements (%(default)s)")
     add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -2,7 +2,7 @@
 
     mpirun -n 2 python -m benchmarks.worker --library horovod --suite speed --out rows.json
 
-Rank 0 writes a JSON file with the rows of all cases that the library has, like ``hvdlite-bench``.
+Rank 0 writes a JSON file with the rows of all cases that the library can do, as ``hvdlite-bench``.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--library", choices=sorted(libraries.OPEN), required=True)
     add("--suite", choices=sorted(plan.SUITES), default="speed")
-    add("--seconds", type=float, default=0.5, help="a case (%(default)s)")
+    add("--seconds", type=float, default=0.5, help="seconds for each case (%(default)s)")
     add("--idle", type=float, default=0, help="seconds of idling at the end (%(default)s)")
     add("--out", type=Path, required=True)
     return parser.parse_args()

@@ -7,10 +7,10 @@
     mpirun -n 2 python examples/imagenet.py --benchmark             only speed, on random images
 
 The recipe is from Goyal et al. 2017, "Accurate, Large Minibatch SGD". The learning rate is 0.1 for
-each 256 images of a step. In a warm-up of 5 epochs it rises to this value from the rate for one
-rank; after 30, 60 and 80 of 90 epochs it is divided by 10. Nesterov momentum is 0.9; weight decay
-is 1e-4, except for biases and BatchNorm; the last gamma of each residual block starts at 0; there
-is no label smoothing. Images are cropped, mirrored and colored at random for training, and
+each 256 images of a step. In a warm-up of 5 epochs the rate rises to this value from the rate for
+one rank; after 30, 60 and 80 of 90 epochs it is divided by 10. Nesterov momentum is 0.9; weight
+decay is 1e-4, except for biases and BatchNorm; the last gamma of each residual block starts at 0;
+there is no label smoothing. Images are cropped, mirrored and colored at random for training, and
 cropped in the middle for validation.
 
     --checkpoint run1    saves each epoch. The same command continues after an interruption, and
@@ -18,7 +18,7 @@ cropped in the middle for validation.
     --dtype bfloat16     computes in bfloat16, with weights in float32, on CPUs with AVX512_BF16 or
                          AMX (MXNet 1.9.1 can't train in float16 on CPUs)
     --kvstore dist_sync_mpi    averages gradients by a KVStore instead of hvd.DistributedTrainer
-    --kvstore dist_sync        the same by MXNet's own servers: `hvdliterun -n 2 -s 2 python ...`
+    --kvstore dist_sync        averages by MXNet's own servers: `hvdliterun -n 2 -s 2 python ...`
 
 At the end rank 0 prints images/s, and their ratio to N times the speed of one process. Rank 0
 measures the speed of one process first, while the other ranks wait, unless --one-process gives it.
@@ -62,7 +62,7 @@ def main():
     store = mx.kv.create(args.kvstore) if args.kvstore else None
     rank, ranks = (store.rank, store.num_workers) if store else (hvd.rank(), hvd.size())
     if ranks != hvd.size() and args.checkpoint:
-        sys.exit("--checkpoint: MXNet's servers keep the optimizer's states for themselves")
+        sys.exit("--checkpoint can't save the optimizer's states, which MXNet's servers keep")
     if args.benchmark:
         speed, alone = benchmark(args, store, ranks)
     else:
@@ -76,23 +76,23 @@ def parse_args():
     add = parser.add_argument
     add("--train", type=Path, help="the training images, a .rec file with its .idx beside it")
     add("--val", type=Path, help="the images for validation")
-    add("--benchmark", action="store_true", help="random images instead, and only speed")
-    add("--steps", type=int, default=20, help="of --benchmark (%(default)s)")
+    add("--benchmark", action="store_true", help="measure the speed only, on random images")
+    add("--steps", type=int, default=20, help="steps that --benchmark measures (%(default)s)")
     add("--model", default="resnet50_v1", help="a name of gluon's model zoo (%(default)s)")
     add("--classes", type=int, default=1000, help="how many labels there are (%(default)s)")
     add("--size", type=int, default=224, help="height and width of the crops (%(default)s)")
-    add("--augment", choices=AUGMENT, default="imagenet", help="of training images (%(default)s)")
-    add("--batch-size", type=int, default=32, help="images a rank and step (%(default)s)")
+    add("--augment", choices=AUGMENT, default="imagenet", help="change images (%(default)s)")
+    add("--batch-size", type=int, default=32, help="images of a rank in a step (%(default)s)")
     add("--epochs", type=int, default=90, help="passes over the images (%(default)s)")
-    add("--lr", type=float, default=0.1, help="learning rate of 256 images a step (%(default)s)")
-    add("--warmup-epochs", type=int, default=5, help="until it is reached (%(default)s)")
+    add("--lr", type=float, default=0.1, help="learning rate for each 256 images (%(default)s)")
+    add("--warmup-epochs", type=int, default=5, help="epochs in which it rises (%(default)s)")
     add("--wd", type=float, default=1e-4, help="weight decay (%(default)s)")
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="(%(default)s)")
-    add("--kvstore", help="dist_sync_mpi or dist_sync")
-    add("--checkpoint", type=Path, help="folder to save to, and to go on from")
-    add("--threads", type=int, default=2, help="that read images, a rank (%(default)s)")
-    add("--seed", type=int, default=0, help="of weights, order and augmentation (%(default)s)")
-    add("--one-process", type=float, metavar="SPEED", help="images/s of one process alone")
+    add("--kvstore", help="average by this KVStore: dist_sync_mpi or dist_sync")
+    add("--checkpoint", type=Path, help="folder of checkpoints: continue from it, and save to it")
+    add("--threads", type=int, default=2, help="threads of a rank that read images (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
+    add("--one-process", type=float, metavar="SPEED", help="images/s of one process, if known")
     args = parser.parse_args()
     if args.benchmark == bool(args.train and args.val):
         parser.error("expected --train and --val, or --benchmark")
@@ -185,7 +185,7 @@ def make_net(args):
 
 
 def begin_as_identity(block):
-    """Set a ResNet v1 block's last gamma to 0, so that the block first only passes its input on."""
+    """Set a ResNet v1 block's last gamma to 0, so that the block begins as the identity."""
     if type(block).__name__ in ("BasicBlockV1", "BottleneckV1"):
         block.body[-1].gamma.init = "zeros"
 
@@ -210,7 +210,7 @@ def make_trainer(args, net, optimizer, store):
 
 
 def step_size(args, ranks):
-    """Return the number that step() divides by: a KVStore summed gradients, hvdlite averaged."""
+    """Return the divisor for step(): a KVStore sums the ranks' gradients, hvdlite averages them."""
     return args.batch_size * (ranks if args.kvstore else 1)
 
 

@@ -60,9 +60,9 @@ def parse_args():
     parser = argparse.ArgumentParser(description="Train a net of Keras to read handwritten digits.")
     add = parser.add_argument
     add("--epochs", type=int, default=12, help="passes over the images (%(default)s)")
-    add("--batch-size", type=int, default=32, help="images a rank and step (%(default)s)")
-    add("--lr", type=float, default=0.02, help="learning rate, times the ranks (%(default)s)")
-    add("--seed", type=int, default=0, help="of weights and order (%(default)s)")
+    add("--batch-size", type=int, default=32, help="images of a rank in a step (%(default)s)")
+    add("--lr", type=float, default=0.02, help="learning rate of one rank (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
     return parser.parse_args()
 
 

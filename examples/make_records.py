@@ -3,8 +3,8 @@
     python examples/make_records.py digits              digits/train.rec, val.rec and their indices
     python examples/make_records.py digits --size 224   images as large as ImageNet's crops
 
-For ImageNet itself, use MXNet's `python -m mxnet.tools.im2rec`: it makes lists of ImageNet's
-folders, and then files of the same kind with JPEG images.
+For ImageNet itself, use MXNet's `python -m mxnet.tools.im2rec`. The tool first lists the images in
+ImageNet's folders, then packs them into files of the same format.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from sklearn.model_selection import train_test_split
 def main():
     parser = argparse.ArgumentParser(description="Pack handwritten digits for imagenet.py.")
     add = parser.add_argument
-    add("folder", type=Path, help="where the files go; made if it is not there")
+    add("folder", type=Path, help="folder for the files; made if it does not exist")
     add("--size", type=int, default=36, help="height and width of an image (%(default)s)")
-    add("--images", type=int, default=1797, help="how many are taken (%(default)s)")
+    add("--images", type=int, default=1797, help="number of images (%(default)s)")
     args = parser.parse_args()
     if args.size < 8 or not 50 <= args.images <= 1797:
         sys.exit("make_records.py: expected --size of at least 8, --images of 50 to 1797")

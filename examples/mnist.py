@@ -62,9 +62,9 @@ def options(description, epochs=20):
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--epochs", type=count, default=epochs, help="passes over the images (%(default)s)")
-    add("--batch-size", type=count, default=32, help="images a rank and step (%(default)s)")
-    add("--lr", type=float, default=0.03, help="learning rate, times the ranks (%(default)s)")
-    add("--seed", type=int, default=0, help="of weights, order and dropout (%(default)s)")
+    add("--batch-size", type=count, default=32, help="images of a rank in a step (%(default)s)")
+    add("--lr", type=float, default=0.03, help="learning rate of one rank (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of all random numbers (%(default)s)")
     add("--data-dir", type=Path, help="folder of MNIST (without it: scikit-learn's 1,797 digits)")
     return parser
 

@@ -5,7 +5,7 @@
     hvdliterun -n 2 -s 2 python examples/module_mnist.py --kvstore dist_sync
                                                                       MXNet's own servers
 
-The script is written for MXNet's servers. Only the import of hvdlite is added, which registers the
+The script is written for MXNet's servers. Only the import of hvdlite is added; it registers the
 kvstore dist_sync_mpi with MXNet.
 """
 
@@ -22,7 +22,7 @@ from mnist import options, read_images
 
 def main():
     parser = options("Train a small convolutional net by Module and a kvstore.")
-    kvstores = "or dist_sync: MXNet's own (%(default)s)"
+    kvstores = "dist_sync_mpi, or dist_sync: MXNet's own servers (%(default)s)"
     parser.add_argument("--kvstore", default="dist_sync_mpi", help=kvstores)
     args = parser.parse_args()
     kv = mx.kv.create(args.kvstore)

@@ -53,12 +53,12 @@ def main(args, load, rank, ranks):
 def parse_args():
     parser = argparse.ArgumentParser(description="Train boosted trees from files of LibSVM's.")
     add = parser.add_argument
-    add("--data", nargs=2, metavar=("TRAIN", "TEST"), help="two files (the digits of scikit-learn)")
-    add("--classes", type=int, default=10, help="labels are 0 to this - 1 (%(default)s)")
+    add("--data", nargs=2, metavar=("TRAIN", "TEST"), help="two files (scikit-learn's digits)")
+    add("--classes", type=int, default=10, help="number of different labels (%(default)s)")
     add("--rounds", type=int, default=30, help="trees of each class (%(default)s)")
-    add("--depth", type=int, default=4, help="of a tree (%(default)s)")
+    add("--depth", type=int, default=4, help="largest depth of a tree (%(default)s)")
     add("--eta", type=float, default=0.3, help="learning rate (%(default)s)")
-    add("--model", help="file for the model")
+    add("--model", help="file to which rank 0 writes the model")
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the packages in dist/ in new environments, and runs two ranks: try-package.sh PYTHON
 #
-# It installs the wheel with Open MPI, with MPICH, and with each PyTorch for which the wheel has a
-# backend, without compiling; and the sdist with the oldest and the newest setuptools that
-# pyproject.toml allows.
+# The script installs the wheel, without compiling, with Open MPI, with MPICH, and with each PyTorch
+# for which the wheel has a backend. It installs the sdist with the oldest and the newest setuptools
+# that pyproject.toml allows.
 set -eu
 cd "$(dirname "$0")/../dist"
 python=$1 work=$(mktemp -d)

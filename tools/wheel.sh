@@ -42,7 +42,7 @@ for version in "$@"; do
         (cd "$work"/tree/* && HVDLITE_CACHE=$PWD/hvdlite/compiled \
             "$work/torch/bin/python" -m hvdlite.torch.backend.compiled)
     else
-        echo "hvdlite: its backend for PyTorch $version is not in the wheel, and is compiled at first use"
+        echo "hvdlite: the backend for PyTorch $version is not in the wheel, and is compiled at first use"
     fi
     rm -rf "$work/torch" "$work"/tree/*/hvdlite/compiled/*.lock
 done

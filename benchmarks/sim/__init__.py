@@ -37,8 +37,8 @@ class Costs(NamedTuple):
     byte: float = 0.1e-9
     memory_byte: float = 0.1e-9
     call: float = 20e-6
-    burst: float = 0  # bytes
-    wake: float = 0  # 0: a rank wakes from a sleep at no cost
+    burst: float = 0  # bytes that an idle link passes without delay
+    wake: float = 0  # CPU time to wake from a sleep
 
 
 class Place(NamedTuple):

@@ -9,8 +9,8 @@
 Needs SimGrid (apt-get install libsimgrid-dev). With --bytes, all ranks submit one float32 array at
 the same time; with --model or --parameters, a step's gradients. --compute is a step's time on one
 rank without communication: forward waits for each layer's weights, backward submits each gradient
-when it is computed. The timeline is rank 0's; hvdlite-report draws it. Simulated hosts run nothing
-but the job. Options set what a message and a byte cost their cores.
+when it is computed. The timeline is rank 0's; hvdlite-report draws it. Simulated hosts run only the
+job. Options set the CPU time that a message and a byte take.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.sim import models
 
 def topology(text: str) -> str:
     if not re.fullmatch(r"star|torus|tree:[\d.]+", text):
-        raise argparse.ArgumentTypeError("expected star, torus or tree:N, as tree:2")
+        raise argparse.ArgumentTypeError(f"'{text}': expected star, torus or tree:N, as in tree:2")
     return text
 
 
@@ -36,25 +36,25 @@ def parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("--hosts", type=int, default=8)
-    add("--ranks", type=int, default=1, help="on each host (1)")
-    add("--rate", type=bits_a_second, default=10e9, help="of each host's link (10gbit)")
-    add("--latency", type=float, default=20, help="of a message, microseconds (20)")
-    add("--message", type=float, default=3, help="of a core, each end of a message, us (3)")
-    add("--byte", type=float, default=0.1, help="of a core, each end of a byte, ns (0.1)")
+    add("--hosts", type=int, default=8, help="number of hosts (8)")
+    add("--ranks", type=int, default=1, help="ranks on each host (1)")
+    add("--rate", type=bits_a_second, default=10e9, help="rate of each host's link (10gbit)")
+    add("--latency", type=float, default=20, help="microseconds that a message travels (20)")
+    add("--message", type=float, default=3, help="CPU us per message, on each side (3)")
+    add("--byte", type=float, default=0.1, help="CPU ns per byte, on each side (0.1)")
     add("--topology", type=topology, default="star", help="star, tree:N oversubscribed, torus")
     add("--rack", type=int, default=16, help="hosts in a rack of a tree (16)")
-    add("--bytes", type=int, default=40_000_000, help="of one array (40000000)")
-    add("--model", choices=models.MODELS, help="its gradients instead")
-    add("--parameters", help="a model's, as 25.6M/161 tensors, or a file with a size a line")
-    add("--compute", type=float, default=0, help="of a step of the model, ms")
-    add("--servers", type=int, default=0, help="a parameter server's, instead of hvdlite")
-    add("--apart", action="store_true", help="the servers have hosts of their own")
-    add("--order", choices=["priority", "fifo"], default="priority")
-    add("--algorithm", choices=sim.ALGORITHMS, help="as hvdlite chooses, if not given")
-    add("--steps", type=int, default=3, help="that count, after two others (3)")
-    add("--slow", type=float, default=1, help="factor by which host 1 computes longer")
-    add("--timeline", metavar="FILE", help="of rank 0's tensors")
+    add("--bytes", type=int, default=40_000_000, help="size of one array (40000000)")
+    add("--model", choices=models.MODELS, help="submit the gradients of this model instead")
+    add("--parameters", help="submit gradients: 25.6M/161 (tensors), or a file with a size a line")
+    add("--compute", type=float, default=0, help="compute time of a step of the model, ms (0)")
+    add("--servers", type=int, default=0, help="simulate a parameter server with N servers instead")
+    add("--apart", action="store_true", help="give the servers their own hosts")
+    add("--order", choices=["priority", "fifo"], default="priority", help="(priority)")
+    add("--algorithm", choices=sim.ALGORITHMS, help="default: the algorithm that hvdlite chooses")
+    add("--steps", type=int, default=3, help="measured steps, after two others (3)")
+    add("--slow", type=float, default=1, help="factor by which host 1 computes longer (1)")
+    add("--timeline", metavar="FILE", help="write a timeline of rank 0's tensors to this file")
     return parser.parse_args()
 
 
@@ -105,7 +105,7 @@ def show(args: argparse.Namespace, size: int, found: Dict[str, Any]) -> None:
 def main() -> None:
     args = parse()
     if args.servers and (args.ranks > 1 or args.servers > args.hosts and not args.apart):
-        sys.exit("sim: --servers are for one worker a host, and more than hosts are --apart")
+        sys.exit("sim: --servers needs --ranks 1, and --apart if there are more servers than hosts")
     lacks = sim.missing()
     if lacks:
         sys.exit(f"sim: {lacks}")

@@ -21,13 +21,14 @@ from benchmarks.harness import PAYLOAD, ROOT, markdown
 sys.path.insert(0, str(ROOT / "tests"))
 
 SIZES = [64_000, 1_000_000, 10_000_000]
-SECONDS, LEAST, MOST = 2.0, 3, 20  # for each size: about the seconds in all; fewest, most calls
+SECONDS, LEAST, MOST = 2.0, 3, 20  # for each size: seconds of all calls, fewest calls, most calls
 ROUNDS = 2  # the faster round counts, because the simulation has no other load
 BURST = "8kb"  # a larger burst would send small arrays faster than the rate
 # Ranks must not spin, because all hosts share the machine's cores.
 WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 # Costs (not fitted) for a machine whose two cores all hosts share. The cost of a message comes from
-# a call of 64 bytes, which takes 0.06 to 0.11 ms; in that range 64 KB on 4x2 change by 10 %.
+# a call of 64 bytes, which takes 0.06 to 0.11 ms. Over that range the time of 64 KB on 4x2 changes
+# by 10 %.
 COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
 # A time is the mean over three rates: the given rate, and rates that are lower and higher by this
@@ -47,8 +48,8 @@ class Layout(NamedTuple):
 
 FITTED = Layout(2, 1, 200)
 REPLAYED = Layout(4, 1, 200)
-# With this NAP the last gradient arrives in the middle between two decisions. With a NAP of 0.02 s
-# it would arrive at the same time as the second decision, so chance would decide the order.
+# With this NAP the last gradient arrives midway between two decisions. With a NAP of 0.02 s the
+# gradient would arrive at the time of the second decision, so chance would decide the order.
 GRADIENTS, GRADIENT, NAP, STEPS = 40, 500_000, 0.0205, 9
 LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 

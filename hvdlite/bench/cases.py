@@ -90,7 +90,7 @@ class Optimizer(NamedTuple):
     def weight(self, gradient: float, steps: int) -> float:
         """Return the value of a weight that was 0, after ``steps`` steps with equal gradients."""
         rate, momentum = self.params["learning_rate"], self.params.get("momentum", 0)
-        # equal gradients: the running means are the gradient and its square
+        # with equal gradients, Adam's running means are the gradient and its square
         if self.name == "adam":
             return -rate * steps * math.copysign(1, gradient)
         weight = velocity = 0.0
@@ -111,12 +111,13 @@ class Case(NamedTuple):
     """One line of the table.
 
     :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step
-        of training. :ivar memory: "private": the caller's arrays; "trainer": gradients, by
-        ``allreduce_grads()``; "zero-copy": gradients after ``share_gradients``; "sharded": a
-        ``ShardedTrainer``. An update in "trainer" is that of a ``DistributedTrainer`` with its
-        defaults. :ivar label: the size in bytes, or the name of the set of arrays. :ivar shapes:
-        of the arrays of one rank; S is their size together. :ivar optimizer: a key of
-        OPTIMIZERS.
+        of training.
+    :ivar memory: "private": the caller's arrays; "trainer": gradients, by ``allreduce_grads()``;
+        "zero-copy": gradients after ``share_gradients``; "sharded": a ``ShardedTrainer``. An update
+        in "trainer" is that of a ``DistributedTrainer`` with its defaults.
+    :ivar label: the size in bytes, or the name of the set of arrays.
+    :ivar shapes: of the arrays of one rank; S is their size together.
+    :ivar optimizer: a key of OPTIMIZERS.
     """
 
     kind: str

@@ -23,7 +23,7 @@ LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
               "gradients of the models and update the weights"),
     "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "in bytes"),
     "dtypes": (str, (), "float32", "of the arrays"),
-    "apis": (str, APIS, "mxnet,numpy", "whose arrays"),
+    "apis": (str, APIS, "mxnet,numpy", "libraries of the arrays"),
     "memory": (str, MEMORIES, "private,zero-copy,sharded", "private: arrays; trainer: gradients, "
                "by allreduce_grads(); zero-copy: the same after share_gradients; sharded: the same "
                "by a ShardedTrainer, updates and steps only"),
@@ -119,7 +119,7 @@ def main(arguments=None) -> None:
 
     comm = topology.world()
     if missing and comm.rank == 0:
-        print(f"hvdlite-bench: not measured, as they are not installed: {', '.join(missing)}\n")
+        print(f"hvdlite-bench: not installed, so not measured: {', '.join(missing)}\n")
     about: Dict[str, Any] = {
         **machine.describe(),
         "ranks": comm.size,
@@ -139,7 +139,7 @@ def main(arguments=None) -> None:
 
 
 def progress(todo: list, hidden: bool):
-    """Return a progress bar on /dev/tty if there is one; stderr is mpirun's pipe."""
+    """Return a progress bar on /dev/tty, if there is one, because stderr is a pipe to mpirun."""
     try:
         from tqdm import tqdm
 

@@ -8,7 +8,7 @@ from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class Sample(NamedTuple):
-    """The measurements of one case, with one entry a repetition.
+    """The measurements of one case, with one entry for each repetition.
 
     :ivar seconds: from the barrier before the work to the end of the last rank.
     :ivar cpu_seconds: of all threads of all ranks.

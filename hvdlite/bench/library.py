@@ -61,7 +61,7 @@ class MXNetArrays(NumPyArrays):
     def make(self, shape, dtype: str):
         import mxnet as mx
 
-        if dtype == "bfloat16":  # by MXNet's name for it
+        if dtype == "bfloat16":  # MXNet's bfloat16 is a NumPy dtype with a field of this name
             return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))
         return mx.nd.zeros(shape, dtype=dtype)
 
@@ -77,7 +77,7 @@ class MXNetArrays(NumPyArrays):
         call, details = KINDS[kind].call(self.hvd)
         if "op" not in details:
             return partial(call, **details)
-        op = details["op"]  # no functools.partial, which would cost a quarter of a small push
+        op = details["op"]  # functools.partial would cost a quarter of a small push
         return lambda array, name, priority: call(array, name=name, priority=priority, op=op)
 
     def finish(self, started: Sequence) -> List:

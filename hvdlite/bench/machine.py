@@ -53,8 +53,7 @@ def peak_memory() -> int:
 
 
 def own_memory() -> int:
-    """Return the bytes in memory now, after freed memory is returned; a page that n processes share
-    counts 1/n (PSS)."""
+    """Return the bytes in memory (PSS: a page that n processes share counts 1/n), after a trim."""
     processes.trim_heap()
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))

@@ -83,7 +83,7 @@ def in_columns(lines: Sequence[Sequence[str]]) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Dict]) -> None:
-    """Write one line a row and one column a key, in seconds, bytes and bytes/s."""
+    """Write a line for each row and a column for each key, in seconds, bytes and bytes/s."""
     keys: List[str] = list(dict.fromkeys(key for row in rows for key in row))
     with files.open_named(path, newline="") as file:
         writer = csv.DictWriter(file, keys)

@@ -1,7 +1,7 @@
 """The work of a case: ``refresh()`` writes new data, ``run()`` is timed, ``check()`` verifies.
 
-Each repetition has new data, as after backward: data of the last repetition would still be in the
-caches, and be reduced faster than gradients.
+Each repetition has new data, as after backward. Data of the last repetition would still be in the
+caches, so a collective would be faster than with gradients.
 """
 
 import zlib
@@ -73,7 +73,7 @@ class Gradients(Collective):
         self.results = self.library.finish(self.arrays)
 
     def check(self) -> None:
-        """Expect the average, or the sum if the trainer divides it in the update."""
+        """Expect the average, or the sum if the trainer divides the sum in the update."""
         total = KINDS["allreduce"].result(self.ranks)[0]
         for i, result in enumerate(self.results):
             values = self.library.to_numpy(result)
@@ -86,7 +86,7 @@ class Update:
     """The average of all gradients and the update of all weights, in one call."""
 
     per_run = 1
-    warm_up, least = 2, 3  # few, because half a gigabyte takes seconds
+    warm_up, least = 2, 3  # few repetitions, because an update of half a gigabyte takes seconds
     alone = None
 
     def __init__(self, library, case: Case, comm) -> None:

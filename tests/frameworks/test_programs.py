@@ -80,7 +80,7 @@ def test_hvdlite_imports_no_framework(module):
 def test_the_bench_runs_without_mxnet_and_names_the_omitted_cases():
     bench = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K", "--idle=0"]
     job = assert_passed(mpirun(2, *bench))
-    assert "not measured, as they are not installed: mxnet\n" in job.output
+    assert "not installed, so not measured: mxnet\n" in job.output
     assert "numpy    allreduce private" in job.output
 
 
