@@ -124,6 +124,7 @@ while True:
     hvd.numpy.allreduce(np.ones(1))
     time.sleep(0.01)
 """
+AGENT = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
 
 
 def start_endless(what, *options, **env):
@@ -164,20 +165,19 @@ def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
 def test_a_killed_agent_ends_the_job_and_its_rank(shell):
     """The rank, and a shell between agent and rank, end though their agent can't end them."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
-    ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
-    launcher = start_endless(ask, *shell, MARKER=marker)
-    os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGKILL)
-    _, err = launcher.communicate(timeout=TIMEOUT)
-    assert launcher.returncode == 137, err
-    assert "hvdliterun: rank 1 on " in err
-    assert "ended without a report (it was killed, or " in err
-    assert left_with(marker) == []
+    for _ in range(3):  # on a busy machine mpirun may kill both agents before one can report
+        launcher = start_endless(AGENT, *shell, MARKER=marker)
+        os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGKILL)
+        _, err = launcher.communicate(timeout=TIMEOUT)
+        assert (launcher.returncode, left_with(marker)) == (137, []), err
+        if named := re.search("hvdliterun: rank 1 on .* ended without a report ", err):
+            break
+    assert named, err
 
 
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
 def test_the_report_names_a_rank_whose_agent_got_a_signal(transport):
-    ask = "if hvd.rank(): print('agent', os.environ['HVDLITE_WATCHED'].split('/')[2], flush=True)"
-    launcher = start_endless(ask, "--transport", transport)
+    launcher = start_endless(AGENT, "--transport", transport)
     os.kill(int(launcher.stdout.readline().split()[-1]), signal.SIGTERM)
     _, err = launcher.communicate(timeout=TIMEOUT)
     assert launcher.returncode == 143, err
