@@ -76,11 +76,15 @@ def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
     return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
 
 
+# A process that waits for I/O answers as soon as the I/O ends.
+_ANSWERING = "runs", "waits for I/O"
+
+
 def _ask_for_stacks(recorder: Recorder) -> bool:
     head = recorder.head()
     recorder.forget_stacks()
     # A damaged recorder may contain any signal and any process id: send only STACKS_SIGNAL.
-    if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) != "runs":
+    if head["stacks"] != STACKS_SIGNAL or state_of(head["pid"]) not in _ANSWERING:
         return False
     try:
         os.kill(head["pid"], STACKS_SIGNAL)
