@@ -16,6 +16,7 @@ from jaxlib.mlir import ir
 from hvdlite.jax.cliques import TARGET
 
 _BRANCHES = "stablehlo.case", "stablehlo.if"
+_CALLEES = "callee", "decomposition"  # attributes of a call and of jax.lax.composite
 _CONFIG = "mhlo.backend_config"  # has the attributes of a custom call
 
 
@@ -38,6 +39,11 @@ def _inside(op: Any) -> Iterator[Any]:
 
 def _text(op: Any, attribute: str) -> str:
     return op.attributes[attribute].value if attribute in op.attributes else ""
+
+
+def _callee(op: Any) -> Tuple[str, str]:
+    """Return the attribute that names the function which the operation calls, and its name."""
+    return next(((each, _text(op, each)) for each in _CALLEES if each in op.attributes), ("", ""))
 
 
 def _is_call(op: Any) -> bool:
@@ -64,7 +70,7 @@ class _Numbering:
         return function in self._functions and self._holds(self._functions[function])
 
     def _holds(self, op: Any) -> bool:
-        found = _is_call(op) or self._has_calls(_text(op, "callee"))
+        found = _is_call(op) or self._has_calls(_callee(op)[1])
         return found or any(map(self._holds, _inside(op)))
 
     def _rename_inside(self, op: Any, used: Set[Tuple[str, str]]) -> None:
@@ -81,7 +87,7 @@ class _Numbering:
             used |= taken
 
     def _rename(self, op: Any, used: Set[Tuple[str, str]]) -> None:
-        function = _text(op, "callee")
+        attribute, function = _callee(op)
         if _is_call(op):
             attributes = op.attributes[_CONFIG]
             config = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes)))}
@@ -96,7 +102,7 @@ class _Numbering:
         elif self._has_calls(function):  # each call of a function gets a copy of the function
             copy = self._functions[function].clone(self._end).operation
             self._symbols.insert(copy)
-            op.attributes["callee"] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))
+            op.attributes[attribute] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))
             self._rename_inside(copy, used)
         else:
             self._rename_inside(op, used)

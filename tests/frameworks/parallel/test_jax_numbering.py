@@ -22,6 +22,7 @@ def call(name, x):
 
 inner = jax.jit(lambda x: call("a", x))
 outer = jax.jit(lambda x: inner(call("b", x)))
+composite = lax.composite(lambda x: call("a", x), "own.operation")
 
 
 def chosen(x):
@@ -31,6 +32,7 @@ def chosen(x):
 
 PROGRAMS = {
     "inner": (lambda x: inner(x) + inner(x), "a a#1"),
+    "composite": (lambda x: composite(x) + call("a", composite(x)), "a a#1 a#2"),
     "nested": (lambda x: outer(x) + outer(x) + inner(x), "b a b#1 a#1 a#2"),
     "loop": (lambda x: lax.map(lambda y: call("a", y), x), "a"),
     "unrolled": (
