@@ -81,7 +81,7 @@ def _stand_in_for_gloo(dist, make) -> None:
             return getattr(real, name)
 
     def _register_backend(self, device, kind, backend=None) -> None:
-        """Register a custom type: DistributedDataParallel casts Gloo's type to Gloo's class."""
+        """Register as CUSTOM: DistributedDataParallel casts a GLOO backend to Gloo's C++ class."""
         if is_ours(backend) and kind != custom:
             kind = custom
             if self.name() in ("gloo", "undefined"):

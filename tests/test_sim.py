@@ -52,7 +52,7 @@ def test_oversubscribed_racks_slow_traffic_between_racks():
         for each in ("star", "tree:2", "tree:4", "torus")
     ]
     star, tree, narrow, torus = (found["steps"][0] for found in steps)
-    # only one of a rack's two links carries data to the other rack at a time
+    # in a ring only one of a rack's two hosts sends to the other rack
     assert star == pytest.approx(tree, rel=0.01)
     assert narrow > 1.5 * star
     assert torus > 0.9 * star
@@ -96,7 +96,7 @@ def test_too_many_tensors_for_the_simulator_are_an_error():
         sim.run(PLACE, [(64, 1 / 1025)] * 1025)
 
 
-def test_the_simulators_command_prints_time_bound_and_messages():
+def test_the_simulators_command_prints_the_bound_and_the_messages():
     words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=99

@@ -171,7 +171,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 @pytest.mark.parametrize("first", [[], ["-c", IMPORTS_LONG]], ids=["train", "import"])
 def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
-    """A killed torchrun can't end its ranks, even if they have not called init() yet."""
+    """A killed torchrun can't end its ranks: they end by themselves, even before init()."""
     path = os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])
     launcher = subprocess.Popen(
         [sys.executable, LIKE_TORCHRUN, *first, SCRIPT, "waits"],

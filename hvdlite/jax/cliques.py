@@ -172,9 +172,9 @@ class Cliques:
             raise RuntimeError(f"{what}: call hvd.init() at the beginning of this thread, too")
         if clique.thread is not current:
             raise RuntimeError(
-                f"{what}: thread '{clique.thread.name}' has run a program of the same processes, "
-                "and ranks could run the two programs in different orders: run all programs of "
-                "these processes in one thread"
+                f"{what}, and so did thread '{clique.thread.name}' before. Ranks could run the "
+                "two programs in different orders: run all programs of several processes in one "
+                "thread"
             )
 
     def _warm(self, devices: Sequence[Any]) -> None:

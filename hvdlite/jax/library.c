@@ -177,9 +177,9 @@ static int exchange(int dtype, int64_t part, struct clique *c) {
     return clique_run(c, &t);
 }
 
-/* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks after
- * and before these, and so on. The earlier calls only note where the parts are. The last call does
- * the whole exchange as one collective. XLA itself copies this rank's own part. */
+/* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks at
+ * distance 2 in both directions, and so on. The earlier calls only note where the parts are. The
+ * last call does the whole exchange as one collective. XLA itself copies this rank's own part. */
 API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int to, int tag,
                         void *out, int out_count, const struct type *out_type, int from,
                         int out_tag, struct clique *c, void *status) {

@@ -290,9 +290,9 @@ def _loadable(filepath, optimizer) -> Optional[Dict[str, Any]]:
         )
     if saved and saved["ranks"] is not None:
         raise ValueError(
-            f"{filepath}: the optimizer averaged over a process set, ranks {saved['ranks']}. "
-            "Load it with keras.models.load_model(), and give hvd.DistributedOptimizer("
-            "model.optimizer) all its arguments and a process_set"
+            f"{filepath}: the saved optimizer averaged over a process set, ranks {saved['ranks']}: "
+            "load the file with keras.models.load_model(), then call hvd.DistributedOptimizer("
+            "model.optimizer, process_set=...) with the same other arguments as before"
         )
     return saved
 

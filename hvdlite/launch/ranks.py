@@ -105,7 +105,7 @@ class Rank:
 
 
 def placement(job: Job) -> List[Tuple[str, int]]:
-    """Return how many processes each host of the job gets, in the order of their numbers."""
+    """Return each host with the number of its processes, in the order of the processes' numbers."""
     if job.mode == "ps":
         return [(host, len(kinds)) for host, kinds in _servers_placed(job)]
     return place(job.hosts, job.ranks)

@@ -187,7 +187,7 @@ def undistribute(optimizer) -> Any:
 
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
-    """Rebuild a pickled optimizer under a new name: the pickled one may still exist in this job."""
+    """Rebuild an optimizer from its pickle with new names, as the original may still exist."""
     plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
     gradients = Gradients(owner, reduction, passes).copy()

@@ -1,4 +1,4 @@
-"""Starts collectives on several PyTorch tensors together, by their full names.
+"""Starts collectives on several PyTorch tensors together; callers pass names of core/names.py.
 
 Each function returns a handle; the handle's result is the list of result tensors.
 """

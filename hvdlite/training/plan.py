@@ -30,13 +30,13 @@ class Reduction(NamedTuple):
 
     :param compression: a value of ``Compression``, or a class with the same methods; rows of sparse
         gradients are not compressed.
-    :param predivide_factor: f: gradients are divided by f before they are summed, and the sum is
-        multiplied by f / size.
+    :param predivide_factor: gradients are divided by this factor f before they are summed, and the
+        sum is multiplied by f / size.
     :param num_groups: the number of groups, of the same number of gradients; 0: group by bytes.
     :param op: Average, Sum or Adasum.
     :param process_set: the ranks that reduce; a rank outside the set trains alone.
     :param sparse_as_dense: send sparse gradients as dense arrays; the result has no zero rows.
-    :param sums: with op Average: return the sum of gradients / f; the update divides the sum.
+    :param sums: with op Average: return the sum without the factor f / size: the update applies it.
     """
 
     compression: Any = NoneCompressor

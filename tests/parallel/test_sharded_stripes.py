@@ -140,7 +140,7 @@ def test_checkpoints_and_broadcasts_keep_states_divided_among_hosts(tmp_path, ho
     assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_settings_that_divided_states_do_not_support_are_refused(hosts):
+def test_settings_are_refused_if_divided_states_do_not_support_them(hosts):
     if hosts == 1:
         pytest.skip("no weight is divided")
     net = wide_net()

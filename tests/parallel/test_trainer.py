@@ -194,7 +194,7 @@ def test_a_trainer_unwraps_a_distributed_optimizer_with_a_warning():
     assert_close(train(net, trainer), train(alone, plain_trainer(alone, sgd()), joined=True))
 
 
-def test_guard_steps_in_the_environment_makes_a_trainer_check_gradients(monkeypatch, rank):
+def test_hvdlite_guard_steps_makes_a_trainer_check_gradients(monkeypatch, rank):
     monkeypatch.setenv("HVDLITE_GUARD_STEPS", "1")
     net = dense_net()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")

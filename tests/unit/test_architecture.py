@@ -221,7 +221,7 @@ def mutable_statics(source: Path) -> list:
             forward = re.match(r"(?:static )?(?:struct|union|enum|class) \w+ ?;", text)
             if not constant and not forward:
                 found.append(object_like.group(1))
-        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # struct a { ... } text;
+        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # b; after struct a {...}
         if depth == 0 and of_type_before and re.match(r"(?:static |extern )?struct|union", opened):
             found.append(of_type_before.group(1))
         opened = text if depth == 0 and statement.endswith("{") else opened

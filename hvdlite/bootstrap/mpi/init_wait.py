@@ -28,7 +28,7 @@ def reporting() -> Iterator[None]:
         yield
         return
     with socket.socket(socket.AF_UNIX) as sign:
-        with contextlib.suppress(OSError):  # the name can't be bound, so the rank is not reported
+        with contextlib.suppress(OSError):  # other ranks report this rank as missing
             sign.bind(_name(job, rank))
         with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
             yield
@@ -64,7 +64,7 @@ def text(own: str, arrived: Set[str], begun: Set[str], count: int) -> str:
     :param begun: the ranks of this host whose processes run.
     :param count: how many ranks this host should have.
     """
-    if own != min(arrived, key=int):
+    if own != min(arrived, key=int, default=own):
         return ""
     late = sorted(begun - arrived, key=int)
     whom = [f"rank {', '.join(late[:8])}{', ...' * (len(late) > 8)}"] if late else []

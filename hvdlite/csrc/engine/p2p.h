@@ -6,8 +6,9 @@
  * that has arrived. So no rank stores long data that it may never want, and long data does not
  * delay negotiation messages. A send ends when a receive has matched it and all its data has been
  * sent. A rank that has left refuses offers and tells the ranks that wait for it. A send or receive
- * that nothing matches within the limit for stalls fails. Its late counterpart then fails, too.
- * Only short data, which is in the offer, may still arrive.
+ * that nothing matches within the limit for stalls fails. Its late counterpart then fails, too,
+ * with one exception: short data is in the offer, so a receive may complete before it learns that
+ * the send has failed.
  *
  * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
  * (shm/near.h), and the receiver reads it in steps. Then the receiver asks the sender whether the

@@ -43,8 +43,8 @@ static int check_update(const struct tensor *tensor, hvd_error *err) {
     for (int i = 0; i < update_states(u->rule); i++) complete &= u->states[i] != NULL;
     return complete ? HVD_OK
                     : error_set(err, HVD_INVALID,
-                                "tensor '%s': an update by %s works in place: expected weights and "
-                                "%d states",
+                                "tensor '%s': for an update by %s, expected the output to be the "
+                                "input, and addresses of the weights and of %d states",
                                 tensor->request.name, rule_name(u->rule), update_states(u->rule));
 }
 

@@ -212,7 +212,8 @@ int tensors_add_zeros(struct tensors *t, const struct request *request, struct t
         free(tensor);
         free(memory);
         free(message);
-        return error_set(err, HVD_NO_MEMORY, "no memory for zeros to reduce as '%s'",
+        return error_set(err, HVD_NO_MEMORY,
+                         "tensor '%s': no memory for the zeros of this rank, which has joined",
                          request->name);
     }
     *tensor = (struct tensor){

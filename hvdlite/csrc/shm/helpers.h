@@ -19,16 +19,17 @@ struct helpers;
 typedef void helpers_work(const void *arg, int part, int parts);
 
 /* `threads`: number of threads of this rank, including the engine's. `spin`: seconds that a helper
- * spins for the next work of a collective; 0 if there are more threads than cores: then a helper
- * that wakes up preempts no thread. `least`: minimum bytes of a collective with helpers; 0:
- * helpers_measure finds it out. Returns NULL for one thread, or if memory is short. */
+ * spins for the next work of a collective. Pass 0 if there are more threads than cores: with 0 a
+ * helper does not spin, and preempts no thread when it wakes up. `least`: minimum bytes of a
+ * collective with helpers; 0: helpers_measure finds it out. Returns NULL for one thread, or if
+ * memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no engine uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
 /* Unless helpers_new got `least`: starts the helpers and measures from which size on a copy with
- * helpers is faster. Call it on all ranks of the host at the same time: then a copy with helpers is
- * slow if they take cores of other ranks. Call it before any engine uses the helpers. NULL does
- * nothing. */
+ * helpers is faster. Call it on all ranks of the host at the same time, so that the measurement
+ * shows whether helpers take cores from other ranks. Call it before any engine uses the helpers.
+ * NULL does nothing. */
 void helpers_measure(struct helpers *h);
 int helpers_threads(const struct helpers *h); /* returns 1 for NULL */
 

@@ -60,8 +60,8 @@ int channel_send(struct channel *c, enum frame_kind kind, int to, const void *da
 struct parcel *channel_take(struct channel *c, int from);
 /* Fails if a frame and its receive had different sizes, if memory for a frame was short, if this
  * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has
- * closed its group after a failure and has not told the cause within `patience` seconds. Take the
- * messages that have arrived first. */
+ * closed its group after a failure and has not told the cause within `patience` seconds. Before
+ * this call, take the messages that have arrived. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 /* Sets the error of a frame whose size differs from its receive's. */
 int channel_cut(int peer, hvd_error *err);

@@ -226,8 +226,10 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID, "expected different ranks from 0 to %d: got %d",
-                             all - 1, peer);
+            return error_set(err, HVD_INVALID,
+                             "rank %d is given twice or does not exist: expected each rank once, "
+                             "from 0 to %d",
+                             peer, all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
