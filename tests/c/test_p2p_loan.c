@@ -138,7 +138,8 @@ ENGINES(receive_main, arg) {
 static struct p2p_head question_to(struct transport *t) {
     struct p2p_head head = {.type = P2P_HELLO};
     struct message m;
-    while (head.type == P2P_HELLO) {
+    /* a P2P_WANT of 0 bytes reports only that a receive has matched */
+    while (head.type == P2P_HELLO || (head.type == P2P_WANT && !head.bytes)) {
         OK(transport_receive(t, &m, ERR));
         if (m.data && p2p_is_message(&m)) memcpy(&head, m.data, sizeof head);
         if (!m.data) clock_yield();

@@ -150,7 +150,7 @@ static void fail_refused(struct p2p *p, struct tensor *tensor, int by, uint32_t 
     hvd_error why;
     bool known = code == HVD_RANK_LEFT || code == HVD_STALLED;
     error_set(&why, known ? (int)code : HVD_MISMATCH, "%s", text);
-    transport_blame(p->t, by, &why);
+    transport_blame(p->t, code == HVD_STALLED ? p->t->at.rank : by, &why); /* this rank was late */
     tensor_list_remove(&p->sends, tensor);
     p2p_finish(p, tensor, &why);
 }

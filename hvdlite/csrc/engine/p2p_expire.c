@@ -19,7 +19,8 @@ static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hv
     if (other != P2P_ANY) transport_blame(p->t, other, why);
 }
 
-/* Remembers the failed receive, so that its offer does not match a later receive. */
+/* Remembers the failed receive, so that its offer does not match a later receive. A receive from any
+ * rank has no offer of its own, so a later one may match. */
 static int remember(struct p2p *p, const struct request *r, hvd_error *err) {
     struct p2p_offer **last = &p->expired, *made = malloc(sizeof *made + strlen(r->name) + 1);
     if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for a receive that has failed");
@@ -34,7 +35,7 @@ static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err
     bool sends = t->request.kind == HVD_SEND;
     struct p2p_head head = {.type = P2P_WITHDRAW, .number = t->id};
     if (sends) HVD_TRY(p2p_post(p, t->request.root, head, "", NULL, 0, err));
-    if (!sends) HVD_TRY(remember(p, &t->request, err));
+    if (!sends && t->request.root != P2P_ANY) HVD_TRY(remember(p, &t->request, err));
     p->withdrew |= sends;
     hvd_error why;
     set_stalled(p, t, waited, &why);
@@ -86,7 +87,7 @@ void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
               "wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
               tensor->request.name, transport_job_rank(p->t, from),
               transport_job_rank(p->t, p->t->at.rank));
-    transport_blame(p->t, from, &why);
+    transport_blame(p->t, p->t->at.rank, &why); /* this rank was late */
     p2p_finish(p, tensor, &why);
 }
 

@@ -62,7 +62,8 @@ static int start_long(struct p2p *p, struct tensor *tensor, const struct p2p_off
     if (!tensor->near) return want_first(p, tensor, &near, err);
     *tensor->near = near;
     tensor_list_add(&p->reading, tensor, tensor);
-    return HVD_OK;
+    /* asks for 0 bytes: tells the sender that a receive has matched the send */
+    return p2p_want(p, o->from, tensor->id, 0, false, err);
 }
 
 int p2p_read(struct p2p *p, bool *progress, hvd_error *err) {
