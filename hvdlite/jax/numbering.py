@@ -51,7 +51,7 @@ def _is_call(op: Any) -> bool:
 
 
 class _Numbering:
-    """Renames the calls of a module of MLIR. A second time this changes nothing."""
+    """Renames the calls of a module of MLIR. A second run leaves the names as they are."""
 
     def __init__(self, module: Any) -> None:
         self._symbols = ir.SymbolTable(module)
