@@ -120,8 +120,8 @@ def test_the_error_about_mpi_without_threads_says_what_to_set():
 
 
 PARENTS = {  # the transport, code of the parent before the fork, part of the child's error
-    "hvdlite over MPI": ("mpi", "hvd.init()\n", "from one that runs MPI"),
-    "bare mpi4py": ("mpi", "from mpi4py import MPI\n", "from one that runs MPI"),
+    "hvdlite over MPI": ("mpi", "hvd.init()\n", "from a process that runs MPI"),
+    "bare mpi4py": ("mpi", "from mpi4py import MPI\n", "from a process that runs MPI"),
     "hvdlite without MPI": ("tcp", "hvd.init()\n", "from a rank"),
 }
 CHILDREN = """

@@ -48,7 +48,7 @@ def test_under_nohup_a_closed_terminal_does_not_end_the_job():
 
 
 def test_a_signal_between_two_attempts_prints_no_traceback(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "prepared", lambda *_: Outcome(1, [], [], None, []))
+    monkeypatch.setattr(cli, "check_and_run", lambda *_: Outcome(1, [], [], None, []))
     monkeypatch.setattr(cli.check, "without_lost_hosts", lambda *_: cli._interrupt(15, None))
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     words = ["--transport", "tcp", "--restarts", "1", "-H", "far:1", "true"]
