@@ -184,7 +184,7 @@ ENGINES_TEST(test_impossible_updates_are_refused, ranks_run_on_window, 2, 2) {
     float value = 0;
     work_init(&w, me, plain_sum(1), "no weights", true);
     w.tensor.request.rule = w.tensor.update.rule = HVD_SGD;
-    refuse(me, &w, "expected weights and 0 states");
+    refuse(me, &w, "weights and of 0 states");
     work_init(&w, me, plain_sum(1), "no momentum", true);
     w.tensor.update = (hvd_update){.rule = HVD_SGD_MOMENTUM, .weights = &value};
     w.tensor.request.rule = HVD_SGD_MOMENTUM;
