@@ -19,8 +19,8 @@ static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hv
     if (other != P2P_ANY) transport_blame(p->t, other, why);
 }
 
-/* Remembers the failed receive, so that its offer does not match a later receive. A receive from any
- * rank has no offer of its own, so a later one may match. */
+/* Remembers the failed receive, so that its offer does not match a later receive. A receive from
+ * any rank has no offer of its own, so a later one may match. */
 static int remember(struct p2p *p, const struct request *r, hvd_error *err) {
     struct p2p_offer **last = &p->expired, *made = malloc(sizeof *made + strlen(r->name) + 1);
     if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for a receive that has failed");

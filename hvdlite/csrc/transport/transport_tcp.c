@@ -226,10 +226,8 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID,
-                             "rank %d is given twice or does not exist: expected each rank once, "
-                             "from 0 to %d",
-                             peer, all - 1);
+            return error_set(err, HVD_INVALID, "rank %d: expected each rank from 0 to %d once", peer,
+                             all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
