@@ -37,7 +37,7 @@ def scatter_gradient_scale(op: int, scales: Sequence[float], size: int) -> float
 # Mean and variance over all ranks' batches, from each rank's count, mean and centered squares.
 # These formulas need only sums, so one allreduce suffices (Chan, Golub and LeVeque, "Updating
 # Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). The arrays may be of any
-# library, in float64: it holds the square of a float32 exactly, so no digits cancel.
+# library, in float64: float64 holds the square of a float32 exactly, so no digits cancel.
 
 
 def summands(count, mean, squares) -> tuple:

@@ -150,7 +150,8 @@ static void fail_refused(struct p2p *p, struct tensor *tensor, int by, uint32_t 
     hvd_error why;
     bool known = code == HVD_RANK_LEFT || code == HVD_STALLED;
     error_set(&why, known ? (int)code : HVD_MISMATCH, "%s", text);
-    transport_blame(p->t, code == HVD_STALLED ? p->t->at.rank : by, &why); /* this rank was late */
+    /* HVD_STALLED: this rank was late, and `by` was not */
+    transport_blame(p->t, code == HVD_STALLED ? p->t->at.rank : by, &why);
     tensor_list_remove(&p->sends, tensor);
     p2p_finish(p, tensor, &why);
 }

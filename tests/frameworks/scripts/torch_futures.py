@@ -160,7 +160,7 @@ def calls_of(thread, group, calls, seed, lookers):
     own = random.Random(f"{seed} {thread} {dist.get_rank()}")
     left, later = [], 0
     for number in range(calls):
-        if number % 50 == 0:  # 0 on all ranks: repeated names take the fast path
+        if number % 50 == 0:  # later = 0: repeated names take the fast path
             later = own.choice((0, 0.1, 1)) if alike.random() < 0.6 else 0
         call, n, value = alike.choice(CALLS), alike.choice((1, 300, 20_000)), float(number % 50)
         what = f"call {number} of thread {thread} ({call.__name__}, {n})"
