@@ -1,9 +1,10 @@
 """Elastic training of a model. argv: library, rank to kill, when it dies, how.
 
 The rank dies in one of 12 steps; with Keras, after a batch. `how`: with PyTorch "in backward" or
-"after backward", with Gluon the trainer. With "in backward", and with DistributedTrainer, the
-killed rank has submitted some gradients of the step. At the end the survivors train again from the
-commit from which they had gone on, and must get the same bits.
+"after backward", with Gluon the trainer. With "in backward", the killed rank has submitted some
+gradients of the step; with "after backward" and with DistributedTrainer, it has submitted all. At
+the end the survivors train again from the commit from which they had gone on, and must get the
+same bits.
 """
 
 import importlib
