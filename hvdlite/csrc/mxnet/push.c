@@ -35,9 +35,11 @@ static int describe(struct collective *m, NDArrayHandle array, const hvd_tensor 
 
 static int prepare(struct collective *m, const hvd_mxnet_work *work, hvd_error *err) {
     NDArrayHandle source = work->in ? work->in : work->out;
+    const struct mxnet_api *api = &m->op->lib->api;
     HVD_TRY(describe(m, source, work->tensor, err));
+    if (!work->in) HVD_TRY(mxnet_array_check_unrecorded(api, work->out, work->tensor->name, err));
     if (work->residual)
-        HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, work->tensor->name,
+        HVD_TRY(mxnet_array_check_residual(api, work->residual, work->tensor->name,
                                            request_count(&m->tensor.request), err));
     HVD_TRY(keep_array(m, OUT, work->out, source, err));
     HVD_TRY(keep_array(m, IN, work->in, source, err));
