@@ -4,6 +4,8 @@
 #include "transport/transport.h"
 
 enum {
+    /* Chosen, not measured. Fewer misses: a few late ranks send a tensor to the coordinator for a
+     * long time. More: ranks open more rounds that no rank completes. */
     MISSES = 8, /* after this many successive generations without a round, ... */
     SELDOM = 16 /* ... only one of this many generations has rounds */
 };

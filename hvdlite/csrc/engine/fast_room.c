@@ -104,7 +104,9 @@ static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
  * If all ranks have left, the engine no longer watches ranks, so this function watches the rank. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
-    static const double LONGEST_NAP = 1e-3, SOON = 0.05; /* seconds */
+    /* Seconds; chosen, not measured. After SOON the engine, too, watches the rank. Shorter:
+     * ordinary waits wake the engine. Longer: a silent rank is reported later. */
+    static const double LONGEST_NAP = 1e-3, SOON = 0.05;
     struct wait_policy policy = {0};
     struct waiter waiter = {0};
     hvd_error late;

@@ -9,12 +9,15 @@
 
 #include <stdatomic.h>
 
-enum { UNTIMED = 16 }; /* reads of the memory between two reads of the clock */
+/* Reads of the memory between two reads of the clock. More: a spin lasts longer than its limit.
+ * Fewer: reads of the clock delay the next read of the memory. Chosen, not measured. */
+enum { UNTIMED = 16 };
 
 static inline uint64_t word_of(uint64_t generation, uint64_t round) {
     return generation << 24 | (round & 0xff) << 16;
 }
 
+/* the bits below count the ranks that have arrived, so a host may have 32,767 ranks */
 #define CLOSED ((uint64_t)1 << 15)
 
 static inline uint64_t round_of(uint64_t word) { return word >> 16; }

@@ -8,11 +8,19 @@
 #include "shm/near.h"
 
 enum {
-    P2P_SHORT = 8 << 10, /* maximum bytes that are sent with the offer */
-    P2P_PART = 32 << 10,
-    P2P_STEP = 2 * P2P_PART,  /* bytes that one P2P_WANT asks for */
-    P2P_AHEAD = 4 * P2P_STEP, /* maximum bytes asked for and not arrived */
-    P2P_READ_STEP = 1 << 20   /* maximum bytes that one step reads */
+    /* All these numbers are chosen, not measured.
+     *
+     * Maximum bytes that are sent with the offer. More: an offer that no receive matches keeps more
+     * memory of the receiver. Fewer: more sends wait for a P2P_WANT. */
+    P2P_SHORT = 8 << 10,
+    P2P_PART = 32 << 10, /* bytes of a message, which p2p_post copies on the stack */
+    /* bytes that one P2P_WANT asks for; at least P2P_PART, so a part ends at most one step */
+    P2P_STEP = 2 * P2P_PART,
+    /* Maximum bytes asked for and not arrived. More: decisions wait behind more data. Fewer: the
+     * link is idle while a P2P_WANT travels. */
+    P2P_AHEAD = 4 * P2P_STEP,
+    /* maximum bytes that one step reads; the engine does nothing else meanwhile */
+    P2P_READ_STEP = 1 << 20
 };
 
 /* The first byte of a message. Messages of wire.h begin with another byte. */

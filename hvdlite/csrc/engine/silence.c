@@ -8,7 +8,7 @@ static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b
 
 /* The shortest limit for silence, in seconds. The limit for stalls may be shorter, but on a busy
  * machine an engine needs some time to answer. */
-static const double LEAST = 1;
+static const double LEAST = 1; /* chosen, not measured */
 
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
