@@ -15,6 +15,8 @@
 #include "negotiation/tree.h"
 #include "negotiation/wire.h"
 
+/* Chosen, not measured. Shorter: a slightly late rank makes each rank of its branch send a message.
+ * Longer: the coordinator learns later of failures and stalls. */
 #define AGGREGATE_SECONDS 20e-3
 #define AGGREGATE_FORGETS 10 /* seconds after which reports of a late tensor may wait again */
 

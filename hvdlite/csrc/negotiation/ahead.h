@@ -14,6 +14,8 @@
 #define AHEAD_MEASURED SIZE_MAX
 #define AHEAD_UNLIMITED ((size_t)0)
 
+/* Rates whose median counts; odd, so the median is one of them. More: the rate follows a change of
+ * the links later. Fewer: late batches change the median. Chosen, not measured. */
 enum { AHEAD_RATES = 9 };
 
 struct ahead_batch {

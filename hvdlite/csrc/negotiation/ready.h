@@ -75,7 +75,7 @@ struct fusion_item {
  * region. A batch of several tensors has at most `threshold` bytes; threshold 0 fuses nothing. Only
  * allreduces and broadcasts are fused; Adasum is not, because its rule applies to single tensors.
  * To join a batch, a tensor may overtake other tensors; the last FUSION_OPEN batches that have room
- * are considered. */
+ * are considered. FUSION_OPEN bounds the search for each tensor; it is chosen, not measured. */
 enum { FUSION_OPEN = 32 };
 size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);
 

@@ -8,8 +8,10 @@ struct watched {
     double asked; /* time of this rank's last ASK; 0: none since then */
 };
 
-static const double LONGEST_LOOK = 0.5; /* seconds between two looks */
-/* seconds; a longer pause means that this rank itself was stopped */
+/* Seconds between two looks. Chosen, not measured; must be shorter than STOPPED. */
+static const double LONGEST_LOOK = 0.5;
+/* Seconds; a longer pause means that this rank itself was stopped. Chosen, not measured. Shorter:
+ * a busy host finds silence later. Longer: a rank that was stopped blames other ranks sooner. */
 static const double STOPPED = 1;
 
 int watch_open(struct watch *w, int size, hvd_error *err) {
