@@ -11,7 +11,8 @@
 
 #include <stddef.h>
 
-enum { HELPERS_MOST = 16 }; /* maximum threads of a rank, including the engine's */
+/* maximum threads of a rank, including the engine's; the maximum of HVDLITE_THREADS */
+enum { HELPERS_MOST = 16 };
 
 struct helpers;
 

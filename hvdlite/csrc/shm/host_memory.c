@@ -11,7 +11,7 @@
 static const uint64_t PRESENT = UINT64_C(1) << 63, SWAPPED = UINT64_C(1) << 62,
                       OF_FILE = UINT64_C(1) << 61;
 
-enum { ENTRIES = 512 }; /* entries per read */
+enum { ENTRIES = 512 }; /* entries per read: 4 KiB of the stack */
 
 static int map_views(struct host_memory *m, const char *address, hvd_error *err) {
     void *memory;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* bytes of a cache line; bytes that stay in the L1 cache between being read and written */
 enum { LINE = 64, BLOCK = 1024 };
 
 typedef char line __attribute__((vector_size(LINE), aligned(1), may_alias));

@@ -11,7 +11,9 @@
 
 #include <stdatomic.h>
 
-enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 /* bytes of a message */ };
+/* Bytes of the ring: chosen, not measured; a longer message passes in parts. Bytes of a message:
+ * mailbox_send refuses more, so a larger length is damage. */
+enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 };
 
 /* The shared part. Each count of bytes is on a cache line of the side that updates it. */
 struct mailbox {

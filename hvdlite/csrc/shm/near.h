@@ -39,6 +39,8 @@ enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t by
 
 /* ---- bounce buffers ---- */
 
+/* Chosen, not measured. With two slots or more the sender fills a slot while the receiver reads
+ * another; `busy` has bits for 32. A pair of ranks uses up to 1 MiB in each direction. */
 enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
 
 /* Zeroed: there is no bounce buffer. */
