@@ -38,7 +38,8 @@ struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->
 
 /* How much longer than the limit a wait for data may last. At the limit the engines find a silent
  * rank, and their error names that rank. So a wait for data fails by itself only if the other
- * rank's engine answers but sends no data. */
+ * rank's engine answers but sends no data. A quarter is more than the interval between two looks of
+ * the engines, at most a sixteenth of the limit (negotiation/watch.c). */
 static const double DATA_TO_ANSWERS = 1.25;
 
 /* What a rank waits for. */

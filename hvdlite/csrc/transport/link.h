@@ -20,6 +20,8 @@ struct frame_head {
     uint32_t bytes, group, kind;
 };
 
+/* Bytes of a frame: senders refuse more, so a larger length is damage. Bytes that are read ahead:
+ * chosen, not measured; these bytes are copied once more. */
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
 /* A frame to send, or the memory for a frame to receive. */

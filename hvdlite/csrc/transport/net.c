@@ -217,7 +217,7 @@ static bool all_quiet(const struct net *n) {
 /* Keeps reading while it waits: if a socket is closed with unread bytes, the kernel discards the
  * bytes that it has not sent yet. */
 static void wait_until(struct net *n, bool (*done)(const struct net *), double seconds) {
-    static const double LOOK = 0.2e-3;
+    static const double LOOK = 0.2e-3; /* seconds by which the end may come late; chosen */
     for (double until = clock_now() + seconds;; clock_nap(LOOK)) {
         net_look(n);
         if (done(n) || clock_now() > until) return;
@@ -245,6 +245,8 @@ void net_close_in_child(const struct net *n) {
 }
 
 void net_close(struct net *n, bool clean) {
+    /* Seconds; chosen, not measured. A close takes this long if other ranks do not read. After a
+     * failure other ranks may be dead, so the limit is short. */
     static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
     net_lock(n);
     for (int r = 0; r < n->size; r++)

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 
+/* Chosen: until a pair works, a nudge is one datagram for each pair of sockets, at most 16. */
 enum { NUDGE_ADDRESSES = 4 };
 
 struct nudge_card {

@@ -26,6 +26,7 @@ struct pace {
 
 enum {
     PACE_UNIT = 64, /* a cache line, so a multiple of every element's size */
+    /* the size of arrays in pipeline.c; the table above has depths up to 32 */
     PACE_MOST_DEPTH = 64,
     PACE_SEGMENT = 60 * 1024, /* unless the user sets SEGMENT_BYTES */
 };

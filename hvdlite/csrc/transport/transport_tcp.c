@@ -167,7 +167,7 @@ static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_
 
 /* Waits for the rank's next message, of `bytes` bytes, before the group's engine runs. */
 static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes, hvd_error *err) {
-    static const double LOOK = 0.5;
+    static const double LOOK = 0.5; /* seconds between two checks; data ends the sleep sooner */
     double since = clock_now();
     struct message message = {.from = NOBODY};
     int code = HVD_OK;

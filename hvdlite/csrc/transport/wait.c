@@ -6,8 +6,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+/* Seconds. A shorter nap saves little: Linux adds its timer slack, 50 us by default. */
 static const double SHORTEST_NAP = 50e-6;
-/* in waits longer than this (seconds), a nap costs less than spinning or yielding */
+/* In waits longer than this (seconds), a nap costs less than spinning or yielding. Yields of 0.3 ms
+ * in each wait for a short segment would cost a quarter of a core. */
 static const double LONG_WAIT = 100e-6;
 /* If a yield was late by some time, waits sleep for CROWDED times that time. Then the next yield
  * tests whether the cores are still crowded, so these tests take at most a quarter of the time. A
