@@ -7,10 +7,12 @@
 
 #include <math.h>
 
+/* Messages of the trial for alpha; times that a short trial runs. More: steadier costs and a longer
+ * start. MEMORY has the message, the sums, and the segments in flight. */
 enum { STEPS = 8, TRIALS = 3, MEMORY = (2 + COST_MANY) * PACE_SEGMENT };
 
-/* Seconds. If a trial has taken ENOUGH, no larger trial follows; if a trial has taken LONG, it is
- * not repeated. */
+/* Seconds; chosen, not measured: the start takes about 10 ms. A trial that would take longer than
+ * ENOUGH is left out; a trial that has taken LONG is not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
 /* A trial: each rank sends messages to the rank at `distance`, and receives as many messages. */

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 64 * 1024 }; /* bytes scaled at a time if the job has one rank */
+/* bytes scaled at a time if the job has one rank; chosen: must fit the cache with its wide copy */
+enum { BLOCK = 64 * 1024 };
 
 static bool on_window(const struct comm *comm, const struct coll_args *args) {
     return comm->window && !args->adasum;

@@ -43,7 +43,8 @@
 #include "collectives/window_pass.h"
 
 enum {
-    SMALL = 2 * 1024, /* bytes; data up to this size is not cut into chunks */
+    /* bytes up to which data is not cut into chunks: a second wait would cost more; chosen */
+    SMALL = 2 * 1024,
     BLOCK = 1024 /* bytes that are added at a time, then copied while they are in the L1 cache */
 };
 

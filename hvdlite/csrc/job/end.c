@@ -45,7 +45,7 @@ static bool has_failed(const struct hvd_limit *l, hvd_error *why) {
 }
 
 static void *end_at_limit(void *arg) {
-    static const double LOOK = 0.2;
+    static const double LOOK = 0.2; /* seconds by which the limit may begin late; chosen */
     struct hvd_limit *l = arg;
     hvd_error why = {.code = HVD_OK};
     mutex_lock(&l->mutex);

@@ -68,7 +68,7 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
 /* Returns the group's number in the flight recorder, equal on all ranks of the group. 0: the group
  * of all ranks. */
 static int group_number(const int *job_ranks, int size) {
-    enum { PRIME = 8191, LEAST = 1 };
+    enum { PRIME = 8191, LEAST = 1 }; /* numbers fit an int16_t (flight.h); equal ones are rare */
     unsigned number = 0;
     for (int i = 0; job_ranks && i < size; i++)
         number = (number * 31 + (unsigned)job_ranks[i]) % PRIME;
@@ -237,7 +237,7 @@ static int tune_messages(struct job *j, struct transport *t, hvd_error *err) {
 
 /* Call it after all ranks have opened the window: it shows which cores each rank may use. */
 static void open_helpers(struct job *j, const struct transport *t) {
-    enum { DEFAULT_MOST = 8 };
+    enum { DEFAULT_MOST = 8 }; /* more threads were not measured */
     const struct window *window = t->layout.host.window;
     if (!window) return;
     double share = cpus_share(window), quota = cpus_quota() / window->n;
