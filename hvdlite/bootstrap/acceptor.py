@@ -26,7 +26,7 @@ from hvdlite.bootstrap.handshake import (
 from hvdlite.core.log import logger
 
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
-CONNECT_SECONDS = 3.0
+CONNECT_SECONDS = 3.0  # time limit of one attempt and of a send; chosen: fits one lost SYN (1 s)
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
 # limit on connections without a proof of identity, in addition to one for each expected rank; a
 # further connection makes the acceptor close the oldest of them

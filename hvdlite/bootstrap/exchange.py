@@ -13,7 +13,7 @@ from hvdlite.core import places
 from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
-WARN_SECONDS = 5.0
+WARN_SECONDS = 5.0  # seconds until a rank prints for whom it waits; chosen
 GRACE_SECONDS = 10.0  # rank 0 gives up this much earlier, because its error names missing ranks
 
 

@@ -20,7 +20,7 @@ from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.core.log import logger
 
 _BYTES_ASK = 5.0  # seconds; with a shorter limit the ranks send bytes in addition to keepalive
-_LONGEST_PAUSE = 1.0
+_LONGEST_PAUSE = 1.0  # seconds by which a lost host may be found late; chosen
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
 
 

@@ -8,7 +8,7 @@ from hvdlite.core import launchers
 from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHRUN, Launcher
 
 PORT = "HVDLITE_PORT"
-PORTS = 8  # number of ports that rank 0 tries, one after another
+PORTS = 8  # ports that rank 0 tries, one after another; chosen: other programs may use some
 # Range of ports for steps of Slurm, below the ports that the kernel assigns to other programs.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 SERVERS = "MXNet's launcher"

@@ -21,7 +21,7 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.machine import processes
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # seconds between two checks that the launcher lives; chosen
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
 # Programs that are the first process of a system or a container, and so adopt orphans.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")

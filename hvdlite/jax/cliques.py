@@ -24,7 +24,7 @@ from hvdlite.core import native, registry, topology
 from hvdlite.jax import replica_groups
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
-_LOOK_MS = 500
+_LOOK_MS = 500  # milliseconds between two checks that the job has not failed; chosen
 # finds a function of the core by its name, for C libraries
 core_function = ffi.callback(
     "core_finder *", lambda n: ffi.cast("core_function", native.address_of(ffi.string(n).decode()))

@@ -10,7 +10,7 @@ from typing import BinaryIO, Deque, Dict, List, Optional, TextIO
 from hvdlite.launch.job import LaunchError
 from hvdlite.machine import files
 
-LAST_LINES = 20
+LAST_LINES = 20  # lines of a failed rank that the report repeats; chosen: fits a screen
 STDOUT, STDERR = 0, 1
 _COLORS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)  # ANSI codes; ranks get them in turn
 

@@ -16,7 +16,7 @@ from hvdlite.launch.failure import Ending
 from hvdlite.launch.job import Job, current_folder
 from hvdlite.launch.placement import place, place_servers
 
-JUST = 20.0  # a failure counts as recent for this many seconds
+JUST = 20.0  # seconds for which a failure counts as recent; chosen
 
 
 class Role(NamedTuple):

@@ -12,7 +12,7 @@ from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
 from hvdlite.machine.hosts import SSH, is_here
 
-AT_ONCE = 32
+AT_ONCE = 32  # chosen; each host that is asked at the same time needs a thread and an ssh process
 TELL_SECONDS = 3.0  # seconds between two lines about hosts that have not answered
 T = TypeVar("T")
 

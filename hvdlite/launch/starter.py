@@ -27,7 +27,7 @@ from hvdlite.machine.hosts import is_here
 
 # Python on another host needs these to start; the agent sets the rest of the environment.
 FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-TERM_SECONDS = 2.0
+TERM_SECONDS = 2.0  # seconds from SIGTERM to SIGKILL; more than LEAVE_SECONDS of supervision.py
 _ME = [sys.executable, "-m", "hvdlite.launch.starter"]
 
 

@@ -41,7 +41,7 @@ KILL = 2.0
 LEFTOVERS_EXIT = 5.0  # seconds for processes that are no longer needed to end by themselves
 # the same with --summary: agents then read flight recorders, perhaps on a busy machine
 SUMMARY_EXIT = 30.0
-TICK = 0.1
+TICK = 0.1  # seconds by which a deadline may be noticed late; chosen
 _EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
 
 

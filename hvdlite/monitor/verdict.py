@@ -13,7 +13,9 @@ LEAST = 0.10
 # 13 % of a step.
 _UNEVEN = 0.15
 _ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one delay decides
-_SLOWER = 1.1  # a rank is slow if its work takes this many times as long as that of other ranks
+# A rank is slow if its work takes this many times as long as that of other ranks. Chosen, like
+# _MANY, not measured.
+_SLOWER = 1.1
 SMALL_BYTES = 16_000  # a tensor of fewer bytes is small: negotiating it costs more than moving it
 _MANY = 32  # a step has too many small tensors from this number on, if they are the majority
 _WIDTH = 80  # characters in a line of the text

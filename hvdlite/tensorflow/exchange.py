@@ -27,7 +27,7 @@ from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import checked
 
-_MOST_FAILURES = 64
+_MOST_FAILURES = 64  # chosen: more than the failures between two looks at them
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
 _PROCESS = uuid.uuid4().hex[:12]

@@ -120,7 +120,7 @@ class Changes:
         raise error
 
 
-_SAMPLE = 1024  # number of values of a tensor that enter the digest
+_SAMPLE = 1024  # values of a tensor that enter the digest; chosen: changes of others are not seen
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Iterator, Set
 
-SECONDS = "5"
+SECONDS = "5"  # chosen: longer than a usual MPI_Init, so a usual start prints nothing
 JOB, RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # set by Open MPI's mpirun and by srun --mpi=pmix
 _LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
 # cat reads from a pipe that this process holds: when the process ends in any way, cat ends, too.

@@ -10,8 +10,8 @@ from hvdlite.bootstrap.mpi.world import MPIWorld
 # A rank that waits in init() reports its arrival. In a job of at most _FEW ranks it tells all
 # ranks after SOON_SECONDS; in a larger job it tells rank 0 then, and all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
-_FEW = 64
-ANSWER_SECONDS = 2.0
+_FEW = 64  # chosen; with more ranks, messages from all to all would delay the start
+ANSWER_SECONDS = 2.0  # seconds until those messages have arrived, on a busy host, too; chosen
 # Tags of messages. Every MPI has tags up to 32,767; world.py uses the next lower one.
 _ENDED = 32_767  # a rank has ended without calling init()
 _ARRIVED = 32_766

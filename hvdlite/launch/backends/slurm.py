@@ -14,7 +14,7 @@ from hvdlite.launch.job import Command, Job
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
 _WITHOUT_MPI = ["srun", "--mpi=none", "--kill-on-bad-exit=0"]
 _ALONE = "from mpi4py import MPI; import sys; sys.exit(MPI.COMM_WORLD.size != 2)"
-TEST_SECONDS = 20
+TEST_SECONDS = 20  # chosen; if PMIx does not work, srun may hang, and the job starts this late
 
 
 def inside() -> bool:

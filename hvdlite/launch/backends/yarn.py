@@ -13,7 +13,7 @@ from hvdlite.launch.job import Command, Job
 
 _JAR = "share/hadoop/yarn/hadoop-yarn-applications-distributedshell-*.jar"
 _CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
-MEMORY_PER_PROCESS = 2048  # MiB
+MEMORY_PER_PROCESS = 2048  # MiB; chosen: YARN may end a container that uses more
 
 
 def command(job: Job) -> Command:
