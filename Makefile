@@ -16,8 +16,9 @@
 #   make bench     measures all systems, writes docs/benchmarks.md   (40 minutes; QUICK=1: 5)
 #   make bench-update    measures averaging and updating only, writes docs/sharding.md
 #   make bench-pytorch   a training step of hvdlite and of DDP over Gloo, writes docs/pytorch.md
-#   make bench-small     small allreduces of hvdlite, three MPIs and Gloo, writes docs/benchmarks.md
-#   make bench-cores     allreduces on many cores, from 2 ranks to one rank per core, of hvdlite,
+#   make bench-small     small allreduces of hvdlite, three MPIs, UCC, DeepSpeed and Gloo, writes
+#                  docs/benchmarks.md
+#   make bench-cores     allreduces on many cores, of 2 to 32 ranks of hvdlite,
 #                  DeepSpeed, Gloo and Open MPI; writes build/cores.json
 #   make test-gpu        tests hvdlite.torch and the backend on a GPU; writes build/*.json. It and
 #                  bench-cores need gcc, PyTorch, NumPy, and cffi or its wheel in WHEELS=folder

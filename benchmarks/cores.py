@@ -1,6 +1,6 @@
-"""Measures allreduces on one many-core host, from few ranks with many cores to one rank per core.
+"""Measures allreduces on one many-core host, from 2 ranks with many cores to 32 ranks.
 
-    make bench-cores                      every layout that fills this machine, build/cores.json
+    make bench-cores                      2, 4, 8, 16, 32 ranks on all cores, build/cores.json
     make bench-cores ARGS="--layouts 2x8 --seconds 60"
 
 A layout RxT has R ranks with T cores each; each rank is bound to its own cores. The calls are
@@ -37,7 +37,7 @@ OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its core
 
 
 def layouts_of(cores: int) -> List[str]:
-    """Return the layouts that fill the cores, from two ranks to one rank per core."""
+    """Return layouts of 2 to 32 ranks, with an equal number of cores for each rank."""
     return [f"{n}x{cores // n}" for n in (2, 4, 8, 16, 32) if n <= cores]
 
 
