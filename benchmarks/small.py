@@ -4,8 +4,9 @@
     make bench-small ARGS="--ranks 4 --rounds 3"             four ranks, too
 
 The calls are in-place float32 sums from Python, one after the other. hvdlite, the Open MPI that it
-uses, UCC, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same processes. Intel
-MPI and MPICH have their own environments, so their processes run after the others in each round.
+uses, UCC, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same processes.
+Intel MPI and MPICH have their own environments, so their processes run after the others in each
+round.
 `make small-peers` installs the systems that .venv-frameworks lacks. Each system has the settings
 with which it was fastest: for Open MPI, malloc keeps memory; for Intel MPI, shared memory and no
 pinning. Each run adds rounds to build/small-RANKS.json; delete the file to start again. A figure is
