@@ -7,6 +7,7 @@ case beyond its limit with the stacks of its ranks.
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import json
 import os
 import random
@@ -188,6 +189,11 @@ def _watch(case: dict, job: str, processes: list, folder: Path) -> Ended:
         death = _death(events)
         if death and _all_wait_in_finalize(case, events):
             over = time.monotonic()
+        limit = job_limit_of(case)
+        if not over and death and time.monotonic() > death + limit and not _ranks(job):
+            # PRRTE 3's prterun sometimes waits for itself forever after its ranks have ended:
+            # PMIx_server_deregister_client() waits for a thread that waits for a lock.
+            over = death + limit
         if time.monotonic() - (death or began) > (HANGS if death else 2 * HANGS):
             break
         time.sleep(0.02)
@@ -224,11 +230,20 @@ def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
     return ended and good and case["how"] == "SIGSTOP" and case["reach"].startswith("mpi")
 
 
+def _ranks(job: str) -> List[int]:
+    """Return the processes that run the ranks' program, without the launcher's."""
+    found = []
+    for pid in processes_of(job):
+        with contextlib.suppress(OSError, IndexError):  # the process has ended
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/dies.py"):
+                found.append(pid)
+    return found
+
+
 def _stacks(job: str) -> str:
     """Make each rank print the stacks of its threads; return what went wrong."""
-    for pid in processes_of(job):
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/dies.py"):
-            os.kill(pid, signal.SIGUSR1)
+    for pid in _ranks(job):
+        os.kill(pid, signal.SIGUSR1)
     time.sleep(1)
     return "hangs"
 
