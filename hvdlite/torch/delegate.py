@@ -100,7 +100,8 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
     if len({gpu for _, gpu in everyone}) < size:
         reasons.append("several ranks use one GPU, which NCCL refuses")
     if reasons:
-        logger.info("tensors on %s go through the host: %s", device.type, reasons[0])
+        if rank == 0:
+            logger.warning("tensors on %s go through the host: %s", device.type, reasons[0])
         return None
     return Mover(device, GROUPS[device.type](new_store(rank, size, name, process_set), rank, size))
 
