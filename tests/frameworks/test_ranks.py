@@ -61,7 +61,7 @@ OF_GROUPS = [  # process groups of PyTorch, in which two ranks may behave differ
     "tests/contract/test_prepared.py",
     *(
         f"tests/frameworks/parallel/test_torch_{name}.py"
-        for name in ("arguments", "backend", "groups", "messages", "parts")
+        for name in ("arguments", "backend", "delegate", "groups", "messages", "parts")
     ),
 ]
 
