@@ -100,14 +100,15 @@ class Cliques:
         found: List[_Clique] = []
         if getattr(self._warming, "now", False) or not hasattr(executable, "hlo_modules"):
             return found
-        several = len({device.process_index for device in devices}) > 1
         for module in executable.hlo_modules():
             text = module.to_string()
-            if several and f'custom_call_target="{TARGET}"' in text:
+            # each device of the process would make the call, and XLA does not order these calls
+            if len(devices) > 1 and f'custom_call_target="{TARGET}"' in text:
                 raise RuntimeError(
-                    "hvdlite.jax: a jit program of several processes calls a collective of hvd, "
-                    "such as hvd.allreduce, which works only in a program of one process: use "
-                    "jax.lax.psum and the like, or pass jit only arrays of this process"
+                    f"hvdlite.jax: a jit program of {len(devices)} devices calls a collective of "
+                    "hvd, such as hvd.allreduce, which works only in a program of one device: use "
+                    "jax.lax.psum and the like, or pass jit only arrays of one device of this "
+                    "process"
                 )
             for group in replica_groups.of(text, len(devices)):
                 members = [devices[i] for i in group]

@@ -239,7 +239,7 @@ def test_training_on_sharded_batches_equals_one_process(rank, size):
 
 @several
 def test_hvdlite_collectives_in_programs_of_several_processes_are_refused(rank):
-    with pytest.raises(RuntimeError, match=r"only in a program of one process: use jax.lax.psum"):
+    with pytest.raises(RuntimeError, match=r"only in a program of one device: use jax.lax.psum"):
         own(mesh_of(), lambda a: hvd.allreduce(a, "wrong"), np.ones(hvd.size()))
     with pytest.raises(ValueError, match="sharded over several processes"):
         hvd.allreduce(spread(mesh_of(), np.ones(hvd.size())), "wrong")
