@@ -19,9 +19,11 @@ same time. A wrong tensor raises before anything is sent. If some tensors fail l
 for any tensor of the group raises an error that names the failed tensors.
 """
 
+from contextlib import suppress
 from typing import List, Optional, Sequence
 
-from mxnet.autograd import is_recording
+from mxnet import MXNetError
+from mxnet.autograd import get_symbol
 
 from hvdlite.core.arguments import op_of, wrong
 from hvdlite.core.names import call_name, group_names, tensor_name
@@ -33,6 +35,7 @@ from hvdlite.mxnet.push import (
     Described,
     Settings,
     describe_allreduce,
+    is_recording,
     push_in_place,
     recent,
     validate,
@@ -78,6 +81,7 @@ def allreduce_(
     """Do what :func:`allreduce` does, in place; return ``tensor``."""
     if name is None:
         name = call_name("allreduce", process_set)
+    _refuse_recorded(name, [tensor])
     arguments = average, op, prescale_factor, postscale_factor, priority, group_of(process_set)
     push_in_place(_described(name, arguments), tensor)
     return tensor
@@ -103,6 +107,7 @@ def grouped_allreduce_(
 ) -> Sequence:  # fmt: skip
     """Do what :func:`allreduce_` does for each of the tensors; return the list itself."""
     names = group_names(tensor_name("allreduce", name, process_set), tensors)
+    _refuse_recorded(names[0] if names else "", tensors)
     scales = prescale_factor, postscale_factor
     return collectives.allreduce_(names, tensors, op_of(average, op), scales, priority, process_set)
 
@@ -133,6 +138,7 @@ def broadcast_(
     Arguments and errors are those of :func:`broadcast`.
     """
     name = tensor_name("broadcast", name, process_set)
+    _refuse_recorded(name, [tensor])
     return collectives.broadcast_(name, tensor, root_rank, priority, process_set)
 
 
@@ -252,6 +258,23 @@ def alltoall(
         return out
     received = matrix[:, process_set.rank()]
     return out, collectives.module_of(tensor).array(received, dtype="int32")
+
+
+def _refuse_recorded(name, tensors) -> None:
+    """Raise ValueError if autograd has recorded a tensor: backward may need its old values.
+
+    MXNet's own in-place operators also raise an error here.
+    """
+    if not is_recording():
+        return
+    for tensor in tensors:
+        with suppress(MXNetError, AttributeError):  # the array is not recorded, or is no array
+            get_symbol(tensor)
+            raise ValueError(
+                f"tensor '{name}' has been recorded by autograd.record(), so this call can't "
+                "overwrite it: call the function that returns a new array, or make this call "
+                "outside of record()"
+            )
 
 
 @recent

@@ -131,3 +131,15 @@ def test_an_in_place_collective_on_a_recorded_array_is_an_error(module, verb, ra
     z.backward()
     assert x.grad.asnumpy().tolist() == [4, 6]
     assert other.asnumpy()[0] == (1 if verb is hvd.broadcast_ else sum(range(1, size + 1)))
+
+
+def test_a_trainer_may_reduce_gradients_inside_record(rank, size):
+    """The trainer works on views of the gradients. Autograd records how the views are made."""
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    net.initialize(mx.init.One())
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1})
+    with autograd.record():
+        net(mx.nd.ones((4, 3)) * rank).sum().backward()
+        trainer.allreduce_grads()
+    trainer.update(1)
+    np.testing.assert_allclose(net.weight.data().asnumpy(), 1 - 4 * (size - 1) / 2)

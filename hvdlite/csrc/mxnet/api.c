@@ -31,8 +31,6 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
         {"MXNDArrayGetContext", &api->get_context},
         {"MXNDArrayWaitToRead", &api->wait_to_read},
         {"MXAutogradIsRecording", &api->is_recording},
-        {"MXAutogradGetSymbol", &api->get_symbol},
-        {"NNSymbolFree", &api->free_symbol},
         {"MXGetLastError", &api->last_error},
     };
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
@@ -114,20 +112,6 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
                          "mx.cpu())",
                          name, id, device);
     return HVD_OK;
-}
-
-int mxnet_array_check_unrecorded(const struct mxnet_api *api, NDArrayHandle array, const char *name,
-                                 hvd_error *err) {
-    bool recording;
-    void *symbol;
-    if (api->is_recording(&recording)) return mxnet_failed(api, name, err);
-    if (!recording || api->get_symbol(array, &symbol)) return HVD_OK; /* fails: not recorded */
-    api->free_symbol(symbol);
-    return error_set(err, HVD_INVALID,
-                     "tensor '%s' has been recorded by autograd.record(), so this call can't "
-                     "overwrite it: call the function that returns a new array, or make this call "
-                     "outside of record()",
-                     name);
 }
 
 /* MXNet owns the buffer of the shape; the buffer is valid until this thread's next call. */

@@ -53,8 +53,6 @@ struct mxnet_api {
     int (*get_context)(NDArrayHandle, int *type, int *id);
     int (*wait_to_read)(NDArrayHandle);
     int (*is_recording)(bool *);
-    int (*get_symbol)(NDArrayHandle, void **symbol); /* fails if autograd has not recorded it */
-    int (*free_symbol)(void *symbol);
     const char *(*last_error)(void);
     /* oneDNN layouts: C++ symbols whose only argument is `this`, an NDArray::Chunk. NULL: not
      * exported. */
@@ -79,11 +77,6 @@ int mxnet_array_describe(const struct mxnet_api *api, NDArrayHandle array, hvd_t
 /* Fails unless the array is dense and in CPU memory. */
 int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                               hvd_error *err);
-
-/* Fails inside autograd.record() if autograd has recorded the array: backward may need the values
- * that an in-place collective would overwrite. MXNet's own in-place operators also fail then. */
-int mxnet_array_check_unrecorded(const struct mxnet_api *api, NDArrayHandle array, const char *name,
-                                 hvd_error *err);
 
 /* Fails unless the array is float32 with `count` values, as many as the tensor has. */
 int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array, const char *name,

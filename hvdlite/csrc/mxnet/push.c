@@ -35,11 +35,9 @@ static int describe(struct collective *m, NDArrayHandle array, const hvd_tensor 
 
 static int prepare(struct collective *m, const hvd_mxnet_work *work, hvd_error *err) {
     NDArrayHandle source = work->in ? work->in : work->out;
-    const struct mxnet_api *api = &m->op->lib->api;
     HVD_TRY(describe(m, source, work->tensor, err));
-    if (!work->in) HVD_TRY(mxnet_array_check_unrecorded(api, work->out, work->tensor->name, err));
     if (work->residual)
-        HVD_TRY(mxnet_array_check_residual(api, work->residual, work->tensor->name,
+        HVD_TRY(mxnet_array_check_residual(&m->op->lib->api, work->residual, work->tensor->name,
                                            request_count(&m->tensor.request), err));
     HVD_TRY(keep_array(m, OUT, work->out, source, err));
     HVD_TRY(keep_array(m, IN, work->in, source, err));
@@ -182,6 +180,12 @@ int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error
 int hvd_mxnet_push_in_place(hvd_mxnet *lib, const hvd_tensor *tensor, uintptr_t array,
                             hvd_error *err) {
     return push_one(lib, &(hvd_mxnet_work){.out = (void *)array, .tensor = tensor}, err);
+}
+
+int hvd_mxnet_is_recording(hvd_mxnet *lib) {
+    bool recording = false;
+    (void)lib->api.is_recording(&recording); /* only reads a variable of the thread */
+    return recording;
 }
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }

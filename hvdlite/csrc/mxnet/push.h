@@ -58,6 +58,9 @@ int hvd_mxnet_validate(hvd_mxnet *lib, void *array, const hvd_tensor *tensor, hv
 /* Returns how many NDArrays of the process share the memory of this array. */
 int hvd_mxnet_references(void *array);
 
+/* Returns 1 if autograd records the operations of this thread, else 0. */
+int hvd_mxnet_is_recording(hvd_mxnet *lib);
+
 /* Returns the number of collectives that are pushed but not submitted, because MXNet has not run
  * their operations yet. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
