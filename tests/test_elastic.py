@@ -51,7 +51,7 @@ def test_other_ranks_go_on_when_the_script_of_a_rank_has_ended():
 def test_survivors_continue_to_train_gluon_from_the_last_commit(trainer, dead):
     ended = start_ranks(3, MODELS, "gluon", str(dead), "5", trainer)
     one, other = results_without({dead}, ended).values()
-    # The dead rank of a DistributedTrainer may have sent all gradients; the step then ends.
+    # A dead rank that has sent all gradients lets the other ranks complete its last step.
     commits = [[0, 4], [0, 6]] if trainer == "DistributedTrainer" else [[0, 4]]
     assert one == other and one["went_on"] in commits and one["size"] == 2
 

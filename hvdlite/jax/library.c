@@ -199,8 +199,8 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 /* XLA's ppermute calls Irecv if this rank receives, and Isend if it sends; then it waits. A receive
  * is only noted, until the wait. If both ranks of a clique of two send at most HVD_FAST_BYTES, they
  * use one alltoall instead of two messages: each rank knows that the other rank sends, too. Up to
- * this size the core's fast path runs the alltoall. The time of the alltoall beside two messages is
- * not measured. */
+ * this size the core's fast path runs the alltoall. The alltoall and two messages have not been
+ * measured in one run. */
 /* The request of a receive is its clique's address plus RECEIVE. Other requests are messages. NULL:
  * a request that has ended. */
 enum { RECEIVE = 1 };

@@ -120,7 +120,7 @@ class Changes:
         raise error
 
 
-_SAMPLE = 1024  # values of a tensor that enter the digest; chosen: changes of others are not seen
+_SAMPLE = 1024  # values of a tensor in the digest; a change of only other values stays unnoticed
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:

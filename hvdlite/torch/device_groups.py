@@ -12,7 +12,7 @@ from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet
 
-_STORE_TIME = timedelta(seconds=60)  # for one request; chosen: the server is up before others ask
+_STORE_TIME = timedelta(seconds=60)  # time limit of one request to the store; chosen
 _FOR_EVER = timedelta(days=365)  # no time-out, because hvdlite finds dead ranks itself
 
 

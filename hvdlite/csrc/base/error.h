@@ -30,7 +30,7 @@ typedef enum hvd_code {
 
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, including the final zero */
 #define HVD_MAX_HOST 64  /* bytes of a host's name, including the final zero */
-#define HVD_MAX_BLAMED 8 /* chosen; nblamed and the text count further ranks, too */
+#define HVD_MAX_BLAMED 8 /* chosen, not measured; nblamed counts all blamed ranks */
 typedef struct hvd_error {
     int code; /* an hvd_code */
     /* number of ranks that caused the error; 0: no rank did, or unknown */

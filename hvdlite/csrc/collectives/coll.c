@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* bytes scaled at a time if the job has one rank; chosen: must fit the cache with its wide copy */
+/* Bytes that a job of one rank scales at a time. Chosen, not measured: a block and its copy in the
+ * accumulator's type should fit into the L2 cache. */
 enum { BLOCK = 64 * 1024 };
 
 static bool on_window(const struct comm *comm, const struct coll_args *args) {

@@ -43,7 +43,7 @@
 #include "collectives/window_pass.h"
 
 enum {
-    /* bytes up to which data is not cut into chunks: a second wait would cost more; chosen */
+    /* Data of up to this many bytes is not cut into chunks. Chosen, not measured. */
     SMALL = 2 * 1024,
     BLOCK = 1024 /* bytes that are added at a time, then copied while they are in the L1 cache */
 };

@@ -35,7 +35,7 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
  * a caller waited for the tensor on this rank, but not on every other rank. A new agreement shows
  * whether callers wait on all ranks now. */
 static bool asks_again(struct cache_entry *known) {
-    enum { OFTEN = 16 }; /* chosen, not measured: these whole requests cost messages */
+    enum { OFTEN = 16 }; /* chosen, not measured */
     bool asks = known->waited_alone >= OFTEN;
     if (asks) known->waited_alone = 0;
     return asks;

@@ -68,7 +68,7 @@ static int keep_job_ranks(struct group *g, const int *job_ranks, hvd_error *err)
 /* Returns the group's number in the flight recorder, equal on all ranks of the group. 0: the group
  * of all ranks. */
 static int group_number(const int *job_ranks, int size) {
-    enum { PRIME = 8191, LEAST = 1 }; /* numbers fit an int16_t (flight.h); equal ones are rare */
+    enum { PRIME = 8191, LEAST = 1 }; /* a group's number fits int16_t (flight.h) */
     unsigned number = 0;
     for (int i = 0; job_ranks && i < size; i++)
         number = (number * 31 + (unsigned)job_ranks[i]) % PRIME;

@@ -148,7 +148,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
 /* Works in blocks whose counts stay in the L1 cache. */
 void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum spec,
                        float *out, size_t n) {
-    enum { BLOCK = 128 }; /* words in a block; their counts have at most 16 KiB */
+    enum { BLOCK = 128 }; /* words in a block; `sum` has at most 16 KiB */
     const struct bits *b = bits_of(c.kind);
     int32_t sum[BLOCK * MOST_VALUES];
     size_t block = BLOCK * b->values;

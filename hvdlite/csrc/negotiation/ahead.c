@@ -12,7 +12,7 @@ static const double PIECE_SECONDS = 10e-3;
  * network's buffers. */
 static const double LONGEST_LEAD = 30e-3;
 enum {
-    /* chosen, not measured: the links are idle between two pieces */
+    /* Chosen, not measured. With more pieces the links are idle more often. */
     LEAST_PIECE = 1 << 20,
     LARGE = 64 << 10, /* a batch of this many bytes measures the rate and not the latency */
 };

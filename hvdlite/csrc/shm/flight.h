@@ -15,7 +15,7 @@
 #define FLIGHT_FORMAT "hvdlite flight 1"
 
 /* With names of 56 bytes an operation has 128 bytes, two cache lines, so 1000 of them have 128 KB.
- * The number is chosen: readers do not see older operations. */
+ * Chosen, not measured: a report has only the last 1000 operations. */
 enum { FLIGHT_OPS = 1000, FLIGHT_NAME = 56, FLIGHT_LABEL = 64, FLIGHT_TEXT = 1024 };
 
 /* How far an operation has progressed: one row for each phase, with the name that readers see.
