@@ -223,6 +223,32 @@ def test_several_devices_in_a_process_are_refused(tmp_path):
     assert "joins several devices of one process" in job.output
 
 
+LOCAL = """
+import hvdlite.jax as hvd, jax, numpy as np
+hvd.init()
+from jax.sharding import Mesh, PartitionSpec as P
+mesh = Mesh(np.array(jax.local_devices()), ("device",))
+total = lambda a: hvd.allreduce(a, "total", op=hvd.Sum)
+mapped = jax.shard_map(total, mesh=mesh, in_specs=P("device"), out_specs=P("device"))
+try:
+    jax.jit(mapped)(np.arange(2.0, dtype="f4"))
+except RuntimeError as error:
+    assert "a jit program of 2 devices calls a collective of hvd" in str(error), error
+    for device in jax.local_devices():  # one device at a time
+        assert jax.jit(total)(jax.device_put(np.float32(1), device)) == 2
+    print("REFUSED\\n", end="")
+"""
+
+
+def test_hvdlite_collectives_in_a_program_of_several_local_devices_are_refused(tmp_path):
+    """Each device would call the same name, and XLA does not order the calls of two devices."""
+    script = tmp_path / "script.py"
+    script.write_text(LOCAL)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    job = assert_passed(mpirun(2, str(script), timeout=120, env=flags))
+    assert job.output.count("REFUSED") == 2, job.output
+
+
 DEVICES = """
 import hvdlite.jax as hvd, jax, numpy as np
 hvd.init()
