@@ -236,8 +236,8 @@ bool hvd_kept_failure(uint64_t number, hvd_error *out);
 /* Sets a limit: unless the caller lifts the limit, this process prints `message` and exits with
  * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job that the caller
  * waits for inside MPI; only this limit can end such a wait. The job checks that these ranks
- * answer, and the seconds count from the job's failure. Returns NULL if memory is short; lifting
- * NULL does nothing. */
+ * answer, and the seconds count from the job's failure or end. Returns NULL if memory is short;
+ * lifting NULL does nothing. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *message);

@@ -77,12 +77,15 @@ TEST(test_a_waiting_writer_goes_before_returning_readers) {
     hvd_close();
 }
 
-/* Returns the exit status of a child that sets a limit, then lifts it or waits for ever. */
-static int end_of_child(double seconds, bool lifts) {
+/* Returns the exit status of a child that sets a limit, then lifts it or waits for ever. closes:
+ * the limit is for a rank of a job, and the job ends meanwhile. */
+static int end_of_child(double seconds, bool closes, bool lifts) {
     int status = 0;
     pid_t child = fork();
     if (!child) {
-        hvd_limit *limit = hvd_limit_set(seconds, NULL, 0, 7, "");
+        if (closes) start_job_of_one_rank();
+        hvd_limit *limit = hvd_limit_set(seconds, (int[]){0}, closes, 7, "");
+        if (closes) hvd_close();
         if (lifts) hvd_limit_lift(limit);
         while (!lifts) pause();
         _exit(3);
@@ -92,9 +95,11 @@ static int end_of_child(double seconds, bool lifts) {
 }
 
 TEST(test_a_process_ends_at_its_limit) {
-    CHECK_INT(end_of_child(0, false), 7);
-    CHECK_INT(end_of_child(0.01, false), 7);
-    CHECK_INT(end_of_child(3600, true), 3);
+    CHECK_INT(end_of_child(0, false, false), 7);
+    CHECK_INT(end_of_child(0.01, false, false), 7);
+    CHECK_INT(end_of_child(3600, false, true), 3);
+    CHECK_INT(end_of_child(0.01, true, false), 7);
+    CHECK_INT(end_of_child(3600, true, true), 3);
 }
 
 static bool is_awaited(void) {

@@ -37,23 +37,27 @@ static bool enter_job(const struct hvd_limit *l) {
     return false;
 }
 
-static bool has_failed(const struct hvd_limit *l, hvd_error *why) {
+/* Returns false and fills *why if the limit's job has failed; also returns false if it has ended:
+ * then no rank of the job takes part in the caller's MPI call any more. */
+static bool is_running(const struct hvd_limit *l, hvd_error *why) {
     if (!enter_job(l)) return false;
     bool failed = context_why_failed(why);
     context_leave();
-    return failed;
+    return !failed;
 }
 
 static void *end_at_limit(void *arg) {
     static const double LOOK = 0.2; /* seconds by which the limit may begin late; chosen */
     struct hvd_limit *l = arg;
     hvd_error why = {.code = HVD_OK};
+    bool job_runs = l->nranks > 0;
     mutex_lock(&l->mutex);
     while (!l->lifted) {
         double now = clock_now();
-        if (l->nranks && !has_failed(l, &why)) l->until = now + l->seconds;
+        if (job_runs) l->until = now + l->seconds;
         if (now >= l->until) end_now(l, &why);
-        mutex_wait(&l->mutex, l->nranks ? LOOK : l->until - now);
+        mutex_wait(&l->mutex, job_runs ? LOOK : l->until - now);
+        job_runs = job_runs && is_running(l, &why);
     }
     mutex_unlock(&l->mutex);
     return NULL;
