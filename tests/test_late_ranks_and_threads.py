@@ -21,6 +21,18 @@ if hvd.rank() != 1: wait_for("something else")
 else: other.join()
 report(hvd.rank(), **errors)
 """
+# Rank 2 opens a group of ranks after the other ranks have given up.
+GROUP = """
+import os, sys, time, hvdlite as hvd
+from hvdlite.core.registry import open_among
+from jobs import report
+hvd.init()
+while hvd.rank() == 2 and len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)
+try: open_among([0, 1, 2], 1)
+except hvd.HvdliteError as error:
+    report(hvd.rank(), text=str(error), kind=error.kind, ranks=list(error.ranks))
+if hvd.rank() != 2: open(os.path.join(sys.argv[1], str(hvd.rank())), "w").close()
+"""
 # One thread closes a group while another thread ends the job, over sockets, with varying delays.
 CLOSED_APART = """
 import threading
@@ -63,6 +75,17 @@ def test_after_the_stall_shutdown_time_a_late_rank_is_an_error(prefix):
         text = job.results()[rank]["gradient"]
         assert "tensor 'allreduce.gradient' has waited for" in text
         assert "submitted by ranks 0, 2, not by rank 1" in text
+
+
+def test_opening_a_group_with_a_late_rank_is_an_error_about_this_rank(tmp_path):
+    env = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    job = assert_passed(mpirun(3, "-c", GROUP, str(tmp_path), env=env))
+    first, second, late = (job.results()[rank] for rank in range(3))
+    assert {first["kind"], second["kind"], late["kind"]} == {"stalled"}
+    assert first["ranks"] == late["ranks"] == [2], (first, late)
+    assert second["ranks"] in ([2], []), second  # [] if it gave up before rank 0 told it
+    assert "rank 2 has not sent it" in first["text"]
+    assert "is late: ranks [0, 1, 2] can't open a group of ranks" in second["text"]
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
