@@ -105,13 +105,25 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     return code;
 }
 
+/* A step of the sends and receives. */
+struct p2p_turn {
+    struct p2p *p2p;
+    bool reads; /* true: the next step reads more of a sender's memory */
+};
+
+static int take_turn(void *arg, bool *progress, hvd_error *err) {
+    struct p2p_turn *turn = arg;
+    int code = p2p_step(turn->p2p, progress, err);
+    turn->reads = p2p_reads(turn->p2p);
+    return code;
+}
+
 static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    /* One step reads only a part of the sender's memory. No message starts the next step, so the
-     * engine's thread must wake up. */
-    bool is_read = tensor->request.kind == HVD_RECV && request_bytes(&tensor->request) >= P2P_LOAN;
+    struct p2p_turn turn = {.p2p = &e->p2p};
     HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
-    bool stepped = transport_rings(e->t) && progress_try(&e->progress, p2p_step, &e->p2p);
-    if (!stepped || is_read) wake(e);
+    bool stepped = transport_rings(e->t) && progress_try(&e->progress, take_turn, &turn);
+    /* No message starts the step that reads on. */
+    if (!stepped || turn.reads) wake(e);
     return HVD_OK;
 }
 

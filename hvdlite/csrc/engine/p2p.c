@@ -15,12 +15,12 @@ void p2p_open(struct p2p *p, struct transport *t, struct flight *flight, int gro
 }
 
 void p2p_free(struct p2p *p) {
-    struct p2p_offer **lists[] = {&p->offers, &p->expired};
-    for (int i = 0; i < 2; i++)
-        for (struct p2p_offer *o; (o = *lists[i]);) {
-            *lists[i] = o->next;
-            free(o);
-        }
+    for (struct p2p_offer *o; (o = p->offers);) {
+        p->offers = o->next;
+        free(o);
+    }
+    p2p_free_failed(p->expired);
+    p2p_free_failed(p->withdrawn);
     for (int r = 0; p->peers && r < p->t->at.size; r++) {
         bounce_close(&p->peers[r].to);
         bounce_close(&p->peers[r].from);
@@ -244,7 +244,7 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     case P2P_FREE:
         return head.code && head.code <= BOUNCE_SLOTS ? free_slot(p, m->from, head.code, err)
                                                       : damaged(m, err);
-    case P2P_WITHDRAW: p2p_take_withdrawal(p, m->from, head.number); return HVD_OK;
+    case P2P_WITHDRAW: return p2p_take_withdrawal(p, m->from, head.number, err);
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
     default: return take_for_tensor(p, m, &head, rest, size, err);
     }

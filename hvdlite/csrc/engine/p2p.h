@@ -44,11 +44,11 @@ struct p2p {
     struct tensor_list sends, receives, reading, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
-    /* receives that have waited too long and failed; each refuses the next offer that fits it,
-     * because otherwise this offer would match a later receive */
-    struct p2p_offer *expired;
-    bool
-        withdrew; /* true: this rank has withdrawn an offer, because the send had waited too long */
+    /* Messages that have waited too long and failed. Each expired receive refuses the next offer
+     * that fits it, and each withdrawn send fails the next receive that fits it. Otherwise these
+     * would match a later receive or send. */
+    struct p2p_failed *expired, *withdrawn;
+    bool withdrew; /* true: a send of this rank has waited too long, so its offer is withdrawn */
     struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of this rank's last send */
     uint64_t cookie;        /* the cookie of this rank's loans */
@@ -73,6 +73,8 @@ void p2p_refuse(struct p2p *p, const hvd_error *why);
 /* ---- the stepping thread ---- */
 /* Offers submitted sends and matches submitted receives. */
 int p2p_step(void *p2p, bool *progress, hvd_error *err);
+/* Returns whether the next step reads a sender's memory. */
+static inline bool p2p_reads(const struct p2p *p) { return p->reading.oldest; }
 bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 /* Returns whether a send or a receive waits for `rank`. */

@@ -1,9 +1,49 @@
 /* The failure of sends and receives that nothing matches within the limit for stalls. */
 #include "engine/p2p_state.h"
+#include "negotiation/stall.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- failures that wait for their counterparts ---- */
+
+/* One entry for each name and rank, so a program that repeats its names keeps few entries. */
+static int add_failed(struct p2p_failed **list, int peer, const char *name, hvd_error *err) {
+    size_t bytes = strlen(name) + 1;
+    for (struct p2p_failed *f = *list; f; f = f->next) {
+        if (f->peer != peer || strcmp(f->name, name)) continue;
+        f->count++;
+        return HVD_OK;
+    }
+    struct p2p_failed *made = malloc(sizeof *made + bytes);
+    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for a message that has failed");
+    *made = (struct p2p_failed){.next = *list, .peer = peer, .count = 1};
+    memcpy(made->name, name, bytes);
+    *list = made;
+    return HVD_OK;
+}
+
+int p2p_take_failed(struct p2p_failed **list, int peer, const char *name) {
+    for (struct p2p_failed *f; (f = *list); list = &f->next) {
+        if ((f->peer != peer && peer != P2P_ANY) || strcmp(f->name, name)) continue;
+        peer = f->peer;
+        if (--f->count) return peer;
+        *list = f->next;
+        free(f);
+        return peer;
+    }
+    return P2P_NOBODY;
+}
+
+void p2p_free_failed(struct p2p_failed *list) {
+    for (struct p2p_failed *next; list; list = next) {
+        next = list->next;
+        free(list);
+    }
+}
+
+/* ---- the limit ---- */
 
 static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hvd_error *why) {
     bool sends = t->request.kind == HVD_SEND;
@@ -19,23 +59,13 @@ static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hv
     if (other != P2P_ANY) transport_blame(p->t, other, why);
 }
 
-/* Remembers the failed receive, so that its offer does not match a later receive. A receive from
- * any rank has no offer of its own, so a later one may match. */
-static int remember(struct p2p *p, const struct request *r, hvd_error *err) {
-    struct p2p_offer **last = &p->expired, *made = malloc(sizeof *made + strlen(r->name) + 1);
-    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for a receive that has failed");
-    *made = (struct p2p_offer){.from = r->root, .name = made->text};
-    memcpy(made->text, r->name, strlen(r->name) + 1);
-    while (*last) last = &(*last)->next;
-    *last = made;
-    return HVD_OK;
-}
-
+/* A receive from any rank has no offer of its own, so a later one may match. */
 static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err) {
     bool sends = t->request.kind == HVD_SEND;
+    int peer = t->request.root;
     struct p2p_head head = {.type = P2P_WITHDRAW, .number = t->id};
-    if (sends) HVD_TRY(p2p_post(p, t->request.root, head, "", NULL, 0, err));
-    if (!sends && t->request.root != P2P_ANY) HVD_TRY(remember(p, &t->request, err));
+    if (sends) HVD_TRY(p2p_post(p, peer, head, "", NULL, 0, err));
+    if (!sends && peer != P2P_ANY) HVD_TRY(add_failed(&p->expired, peer, t->request.name, err));
     p->withdrew |= sends;
     hvd_error why;
     set_stalled(p, t, waited, &why);
@@ -44,9 +74,12 @@ static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err
     return HVD_OK;
 }
 
-static bool waits_for_silent(const struct p2p *p, int root, const bool *silent) {
-    for (int r = 0; r < p->t->at.size; r++)
-        if ((r == root || root == P2P_ANY) && silent[r]) return true;
+/* Returns whether a receive from any rank that is older than `t` takes the next offer of this name.
+ */
+static bool is_queued(const struct p2p *p, const struct tensor *t) {
+    if (t->request.kind == HVD_SEND) return false;
+    for (const struct tensor *o = p->receives.oldest; o != t; o = o->newer)
+        if (o->request.root == P2P_ANY && !strcmp(o->request.name, t->request.name)) return true;
     return false;
 }
 
@@ -54,30 +87,27 @@ int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_
     struct tensor_list *lists[] = {&p->sends, &p->receives};
     for (int i = 0; i < 2; i++)
         for (struct tensor *t = lists[i]->oldest, *newer; t; t = newer) {
-            double waited = now - t->submitted;
             newer = t->newer;
+            if (now - t->submitted <= limit) continue;
             bool matched = t->request.kind == HVD_SEND && t->met > 0;
-            if (waited > limit && !matched && !waits_for_silent(p, t->request.root, silent))
-                HVD_TRY(expire(p, t, waited, err));
+            struct stall_case c = {t->submitted, matched, is_queued(p, t), t->request.root};
+            if (stall_fails(&c, now, limit, silent, p->t->at.size))
+                HVD_TRY(expire(p, t, now - t->submitted, err));
         }
     return HVD_OK;
 }
 
+/* ---- their counterparts ---- */
+
 bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err) {
-    for (struct p2p_offer **at = &p->expired, *e; (e = *at); at = &e->next) {
-        if (!p2p_is_match(e->from, e->name, o)) continue;
-        hvd_error late;
-        error_set(&late, HVD_STALLED,
-                  "tensor '%s': rank %d no longer waits for it, because rank %d sent it too late. "
-                  "To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
-                  o->name, transport_job_rank(p->t, p->t->at.rank),
-                  transport_job_rank(p->t, o->from));
-        *at = e->next;
-        free(e);
-        *code = p2p_refuse_offer(p, o->from, o->head.number, &late, err);
-        return true;
-    }
-    return false;
+    hvd_error late;
+    if (p2p_take_failed(&p->expired, o->from, o->name) == P2P_NOBODY) return false;
+    error_set(&late, HVD_STALLED,
+              "tensor '%s': rank %d no longer waits for it, because rank %d sent it too late. "
+              "To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
+              o->name, transport_job_rank(p->t, p->t->at.rank), transport_job_rank(p->t, o->from));
+    *code = p2p_refuse_offer(p, o->from, o->head.number, &late, err);
+    return true;
 }
 
 void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
@@ -91,7 +121,19 @@ void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
     p2p_finish(p, tensor, &why);
 }
 
-void p2p_take_withdrawal(struct p2p *p, int from, uint64_t number) {
+/* The data of the offer is not needed any more, only its name. */
+static int forget_offer(struct p2p *p, int from, uint64_t number, hvd_error *err) {
+    for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
+        if (o->from != from || o->head.number != number) continue;
+        *at = o->next;
+        int code = add_failed(&p->withdrawn, from, o->name, err);
+        free(o);
+        return code;
+    }
+    return HVD_OK;
+}
+
+int p2p_take_withdrawal(struct p2p *p, int from, uint64_t number, hvd_error *err) {
     struct tensor_list *lists[] = {&p->reading, &p->arriving};
     for (int i = 0; i < 2; i++)
         for (struct tensor *t = lists[i]->oldest, *newer; t; t = newer) {
@@ -100,6 +142,5 @@ void p2p_take_withdrawal(struct p2p *p, int from, uint64_t number) {
             tensor_list_remove(lists[i], t);
             p2p_fail_withdrawn(p, t, from);
         }
-    for (struct p2p_offer *o = p->offers; o; o = o->next)
-        if (o->from == from && o->head.number == number) o->head.type = P2P_WITHDRAW;
+    return forget_offer(p, from, number, err);
 }

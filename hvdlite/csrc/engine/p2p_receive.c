@@ -62,6 +62,8 @@ static int start_long(struct p2p *p, struct tensor *tensor, const struct p2p_off
     if (!tensor->near) return want_first(p, tensor, &near, err);
     *tensor->near = near;
     tensor_list_add(&p->reading, tensor, tensor);
+    bool soon = p->reading.oldest == tensor && o->head.bytes <= P2P_READ_STEP;
+    if (soon) return HVD_OK; /* the next step reads all and posts P2P_READ */
     /* asks for 0 bytes: tells the sender that a receive has matched the send */
     return p2p_want(p, o->from, tensor->id, 0, false, err);
 }
@@ -129,14 +131,12 @@ static int send_hello(struct p2p *p, int from, hvd_error *err) {
 
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
+    int withdrew = p2p_take_failed(&p->withdrawn, from, tensor->request.name);
+    if (withdrew != P2P_NOBODY) return p2p_fail_withdrawn(p, tensor, withdrew), HVD_OK;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
         if (!p2p_is_match(from, tensor->request.name, o)) continue;
         *at = o->next;
-        int code = HVD_OK;
-        if (o->head.type == P2P_WITHDRAW)
-            p2p_fail_withdrawn(p, tensor, o->from);
-        else
-            code = accept_offer(p, tensor, o, err);
+        int code = accept_offer(p, tensor, o, err);
         free(o);
         return code;
     }

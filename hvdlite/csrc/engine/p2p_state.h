@@ -59,6 +59,16 @@ struct p2p_near {
     struct loan loan;           /* lends the tensor's memory */
 };
 
+enum { P2P_NOBODY = -2 }; /* no rank, and not P2P_ANY */
+
+/* Sends or receives of one name that have waited too long and failed. */
+struct p2p_failed {
+    struct p2p_failed *next;
+    int peer; /* the other rank */
+    uint64_t count;
+    char name[];
+};
+
 struct p2p_peer {
     /* true: this rank and the peer have exchanged a message, so this rank must tell the peer before
      * this rank leaves */
@@ -91,9 +101,13 @@ int p2p_refuse_offer(struct p2p *p, int from, uint64_t number, const hvd_error *
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
 
 /* ---- p2p_expire.c ---- */
+/* Removes one failure of this name. Returns the other rank; P2P_NOBODY: there is no such failure.
+ * peer: P2P_ANY is allowed. */
+int p2p_take_failed(struct p2p_failed **list, int peer, const char *name);
+void p2p_free_failed(struct p2p_failed *list);
 /* Refuses the offer and returns true if it fits a receive that has waited too long. */
 bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err);
-void p2p_take_withdrawal(struct p2p *p, int from, uint64_t number);
+int p2p_take_withdrawal(struct p2p *p, int from, uint64_t number, hvd_error *err);
 /* Fails a receive that is in no list, because its sender has withdrawn the offer. */
 void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from);
 

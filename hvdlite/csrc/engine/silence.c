@@ -1,5 +1,6 @@
 #include "engine/negotiate.h"
 
+#include "negotiation/stall.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>
@@ -112,14 +113,10 @@ static void report_stall(void *arg, const char *text) {
     flight_trouble(n->flight, text, false);
 }
 
-/* Reports each send and receive that waits too long, once. The coordinator does not know about
- * sends and receives. */
-static void look_at_messages(struct negotiation *n) {
-    const struct tensor *t = p2p_oldest(n->p2p);
-    double since = t ? t->submitted : n->now, waited = n->now - since, limit = n->watch.warning;
-    if (limit <= 0 || waited < limit || since <= n->reported) return;
-    n->reported = since;
+/* Logs that a send or receive waits. */
+static void report_message(struct negotiation *n, const struct tensor *t) {
     char peer[24] = "any rank", text[HVD_MAX_NAME + 120];
+    double waited = n->now - t->submitted;
     int other = t->request.root;
     if (other != P2P_ANY) snprintf(peer, sizeof peer, "rank %d", transport_job_rank(n->t, other));
     snprintf(text, sizeof text, "tensor '%s' has waited for %.*f s on rank %d: a %s %s %s",
@@ -134,7 +131,9 @@ int silence_look(struct negotiation *n, hvd_error *err) {
     bool waits = waiting_text_of(n, what, sizeof what);
     for (int r = 0; r < n->t->at.size; r++) HVD_TRY(look_at(n, r, waits, what, err));
     if (n->coordinator) coordinator_stalled(n->coordinator, n->now, report_stall, n);
-    look_at_messages(n);
+    const struct tensor *oldest = p2p_oldest(n->p2p);
+    if (oldest && stall_warns(oldest->submitted, n->now, n->watch.warning, &n->reported))
+        report_message(n, oldest);
     return n->stall > 0 ? p2p_expire(n->p2p, n->now, n->stall, n->watch.silent, err) : HVD_OK;
 }
 
