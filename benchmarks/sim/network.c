@@ -230,7 +230,6 @@ static void sim_abandon(struct transport *t) { (void)t; }
 
 static const struct transport_ops SIM_OPS = {
     .name = "the simulator",
-    .longest_nap = 0.2e-3,
     .isend = sim_isend,
     .irecv = sim_irecv,
     .test = sim_test,

@@ -62,14 +62,16 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
     hvd_sockets own = {rank, s->size, hosts, s->data[rank], s->messages[rank]};
-    return transport_tcp_open(t, &own, &(struct transport_config){.window = window}, err);
+    struct transport_config config = {.window = window};
+    return transport_tcp_open(t, &own, NULL, NULL, &config, err);
 }
 
 /* Opens the transport of a group; see transport_tcp_open_among. */
 static inline int sockets_group(struct transport **out, struct transport *job, const int *ranks,
                                 int size, int number, bool window, hvd_error *err) {
     struct transport_config config = {.window = window};
-    return transport_tcp_open_among(out, job, ranks, size, number, &config, err);
+    return transport_tcp_open_among(out, &(struct tcp_group){size, number}, job, ranks, &config,
+                                    err);
 }
 
 #endif

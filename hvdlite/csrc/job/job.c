@@ -5,7 +5,6 @@
 #include "collectives/costs.h"
 #include "shm/helpers.h"
 #include "shm/window.h"
-#include "transport/transports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,14 +100,8 @@ static int open_transport(const struct job *j, struct group *g, struct bootstrap
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
     struct transport_config config = {o->window, o->nudge, o->data_timeout};
-    transport_mpi_opener *open_by_mpi = (transport_mpi_opener *)bootstrap->mpi.open;
-    if (open_by_mpi)
-        return open_by_mpi(&g->transport, bootstrap->mpi.comm, job_ranks, &config, err);
-    if (job_ranks)
-        return transport_tcp_open_among(&g->transport, j->world, job_ranks, bootstrap->size,
-                                        bootstrap->number, &config, err);
     bootstrap->taken = true;
-    return transport_tcp_open(&g->transport, &bootstrap->sockets, &config, err);
+    return bootstrap->open(&g->transport, bootstrap->where, j->world, job_ranks, &config, err);
 }
 
 int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,

@@ -8,16 +8,15 @@
 
 #include "engine/engine.h"
 #include "hvd.h"
-#include "transport/transport.h"
+#include "transport/transports.h"
 
 #include <stdatomic.h>
 
-/* What the ranks of a job or group need to connect to each other. */
+/* How the ranks of a job or group connect to each other. */
 struct bootstrap {
-    hvd_by_mpi mpi;      /* zeroed: the ranks use sockets */
-    hvd_sockets sockets; /* used by a job over sockets */
-    bool taken;          /* true: the transport owns the sockets now */
-    int size, number;    /* the group's, in a job over sockets */
+    transport_opener *open;
+    const void *where;
+    bool taken; /* true: `open` was called, so it owns what `where` owns */
 };
 
 struct group {

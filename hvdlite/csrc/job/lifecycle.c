@@ -3,12 +3,17 @@
 #include "job/context.h"
 #include "transport/net.h"
 
+static struct bootstrap by_mpi(const hvd_by_mpi *mpi) {
+    return (struct bootstrap){(transport_opener *)mpi->open, mpi->comm, false};
+}
+
 int hvd_init(const hvd_by_mpi *mpi, hvd_error *err) {
-    return context_open(&(struct bootstrap){.mpi = *mpi}, err);
+    struct bootstrap bootstrap = by_mpi(mpi);
+    return context_open(&bootstrap, err);
 }
 
 int hvd_init_sockets(const hvd_sockets *s, hvd_error *err) {
-    struct bootstrap bootstrap = {.sockets = *s};
+    struct bootstrap bootstrap = {transport_tcp_open, s, false};
     int code =
         s->size > 0 && s->rank >= 0 && s->rank < s->size
             ? context_open(&bootstrap, err)
@@ -59,11 +64,14 @@ static int open_group(struct bootstrap *bootstrap, const int *ranks, int *group,
 }
 
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err) {
-    return open_group(&(struct bootstrap){.mpi = *mpi}, ranks, group, err);
+    struct bootstrap bootstrap = by_mpi(mpi);
+    return open_group(&bootstrap, ranks, group, err);
 }
 
 int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err) {
-    return open_group(&(struct bootstrap){.size = size, .number = number}, ranks, group, err);
+    struct bootstrap bootstrap = {transport_tcp_open_among, &(struct tcp_group){size, number},
+                                  false};
+    return open_group(&bootstrap, ranks, group, err);
 }
 
 void hvd_leave(int group, const char *reason) {

@@ -7,6 +7,10 @@
 
 /* limited, because the negotiation has its own deadlines */
 static const double LONGEST_DATA_SLEEP = 10e-3;
+/* Seconds, in a wait in which arriving data ends no nap; chosen, not measured. Longer: data is
+ * noticed later, and MPI moves data only while it is called. Shorter: long waits take more of the
+ * core. */
+static const double LONGEST_NAP = 0.2e-3;
 
 static int transport_rank(const struct comm *comm, int rank) {
     return comm->ranks ? comm->ranks[rank] : rank;
@@ -52,7 +56,7 @@ struct awaited {
 /* Yields, naps or sleeps. If arriving data wakes this rank, the rank sleeps even for a short time,
  * because a sleep also moves the data of other waits. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
-    double nap = waiter_next(waiter, clock_now(), transport_policy(t), t->ops->longest_nap);
+    double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_NAP);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
         transport_sleep(t, what.ticket, what.rings ? LONGEST_DATA_SLEEP : nap);
     else

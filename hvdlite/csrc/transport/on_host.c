@@ -139,8 +139,11 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
     t->at = layout_topology(&t->layout, &t->all);
     HVD_TRY(open_window(o, t, config->window, err));
     /* In a window of all ranks, every message passes through a mailbox and rings a doorbell. */
-    t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_NUDGE;
-    return open_signs(o, t, config->nudge && t->ops->nudged && !t->all.window, err);
+    if (t->all.window)
+        t->wakes = WAKES_MESSAGE;
+    else if (!transport_rings(t))
+        t->wakes = WAKES_NUDGE;
+    return open_signs(o, t, config->nudge && t->wakes == WAKES_NUDGE, err);
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {

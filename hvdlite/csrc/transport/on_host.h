@@ -29,7 +29,8 @@ struct on_host {
     struct nudges *nudges; /* NULL: not needed, or sockets are not allowed */
 };
 
-/* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. */
+/* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. t->wakes: what
+ * wakes a rank if the ranks share no window; 0: nothing, so nudges are used. */
 int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
                  const struct transport_config *config, hvd_error *err);
 /* clean: waits until the last messages are in the mailboxes; the other ranks read mailboxes until

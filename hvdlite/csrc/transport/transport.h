@@ -29,27 +29,23 @@ struct transport_config {
     /* The ranks of a host share a window if they can; without a window all data goes through
      * streams or MPI. */
     bool window;
-    bool nudge;     /* if the transport's messages wake no rank: nudges wake the receiver */
+    bool nudge;     /* nudges wake the receivers of messages that wake no rank by themselves */
     double timeout; /* seconds after which a wait for another rank fails; 0: never */
 };
 
 struct transport_ops {
     const char *name; /* appears in texts for the user */
-    /* longest nap, in seconds, in a wait for data if arriving data ends no nap */
-    double longest_nap;
-    bool nudged;   /* messages wake no rank, so each message needs a nudge */
-    double linger; /* seconds for which transport_linger calls the transport */
     int (*isend)(struct transport *, const void *data, size_t bytes, int to, struct transfer *,
                  hvd_error *);
     int (*irecv)(struct transport *, void *data, size_t bytes, int from, struct transfer *,
                  hvd_error *);
-    int (*test)(struct transport *, struct transfer *,
-                hvd_error *); /* clears x->active when the transfer is complete */
+    /* clears x->active when the transfer is complete */
+    int (*test)(struct transport *, struct transfer *, hvd_error *);
     int (*send)(struct transport *, int to, const void *data, size_t size, hvd_error *);
     int (*receive)(struct transport *, struct message *, hvd_error *);
     void (*wake)(struct transport *);
     unsigned (*listen)(struct transport *);
-    /* true: unsent messages need more calls, so the engine must not sleep */
+    /* true: unsent messages need more calls, so the engine must not sleep; NULL: never */
     bool (*polls)(struct transport *);
     void (*sleep)(struct transport *, unsigned ticket, double seconds);
     /* Collective, before the engine starts. `all` has `each` bytes for every rank: the caller sets
@@ -152,7 +148,8 @@ bool transport_awaits(const struct transport *t, int rank);
  * t->cards must be set. Any thread. */
 void transport_lose_host(struct transport *t, const char *host);
 
-/* Sends the last messages of a transport that sends only while it is called. */
+/* Sends the last messages of a transport whose messages wake no rank: it sends only while it is
+ * called. */
 void transport_linger(struct transport *t);
 
 /* To sleep without missing a message, take a ticket (listen), look for work, then sleep with the

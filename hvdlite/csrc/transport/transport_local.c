@@ -128,7 +128,6 @@ static void local_close(struct transport *t, bool clean) {
 
 static const struct transport_ops LOCAL_OPS = {
     .name = "threads",
-    .longest_nap = 0.2e-3,
     .isend = local_isend,
     .irecv = local_irecv,
     .test = local_test,

@@ -258,9 +258,6 @@ static void mpi_close(struct transport *t, bool clean) {
 
 static const struct transport_ops MPI_OPS = {
     .name = "MPI",
-    .longest_nap = 0.2e-3, /* short, because MPI moves data only while it is called */
-    .linger = 0.2,
-    .nudged = true,
     .isend = mpi_isend,
     .irecv = mpi_irecv,
     .test = mpi_test,
@@ -275,8 +272,10 @@ static const struct transport_ops MPI_OPS = {
     .close = mpi_close,
 };
 
-int transport_mpi_open(struct transport **out, const void *comm, const int *job_ranks,
-                       const struct transport_config *config, hvd_error *err) {
+int transport_mpi_open(struct transport **out, const void *comm, struct transport *job,
+                       const int *job_ranks, const struct transport_config *config,
+                       hvd_error *err) {
+    (void)job; /* every group has its own communicator */
     struct mpi_transport *m = aligned_alloc(alignof(struct mpi_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport");
     memset(m, 0, sizeof *m);

@@ -251,18 +251,16 @@ static int open_here(struct tcp_transport *m, const int *hosts,
 
 static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts, int number,
                     const struct transport_config *config, hvd_error *err) {
-    struct transport *t = &m->transport;
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
     net_lock(m->net); /* the channel first: closing it tells other ranks of a later failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
-                            (struct channel_owner){ring_bell, note_lost_peer, t}, err);
+                            (struct channel_owner){ring_bell, note_lost_peer, m}, err);
     net_unlock(m->net);
     HVD_TRY(code ? code : bell);
     HVD_TRY(open_here(m, hosts, config, err));
-    atomic_store(&m->by_doorbell, t->all.window != NULL);
+    atomic_store(&m->by_doorbell, m->transport.all.window != NULL);
     if (ranks) on_host_unwatch(&m->shm); /* the job's transport watches all processes */
-    t->wakes = t->all.window ? WAKES_MESSAGE : WAKES_DATA;
     return HVD_OK;
 }
 
@@ -293,7 +291,6 @@ static void tcp_close(struct transport *t, bool clean) {
 
 static const struct transport_ops TCP_OPS = {
     .name = "sockets",
-    .longest_nap = 0.2e-3,
     .isend = tcp_isend,
     .irecv = tcp_irecv,
     .test = tcp_test,
@@ -314,14 +311,17 @@ static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *e
     struct tcp_transport *m = aligned_alloc(_Alignof(struct tcp_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport"), NULL;
     *m = (struct tcp_transport){.job = &m->transport, .net = n, .shm.file = -1};
-    m->transport.ops = &TCP_OPS;
+    m->transport = (struct transport){.ops = &TCP_OPS, .wakes = WAKES_DATA};
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
     return m;
 }
 
-int transport_tcp_open(struct transport **out, const hvd_sockets *s,
-                       const struct transport_config *config, hvd_error *err) {
+int transport_tcp_open(struct transport **out, const void *sockets, struct transport *job,
+                       const int *job_ranks, const struct transport_config *config,
+                       hvd_error *err) {
+    const hvd_sockets *s = sockets;
     struct net *n = NULL;
+    (void)job, (void)job_ranks; /* NULL */
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, s->size, err);
     if (!m) return net_close(n, false), err->code;
@@ -332,18 +332,18 @@ int transport_tcp_open(struct transport **out, const hvd_sockets *s,
     return code;
 }
 
-int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
-                             int size, int number, const struct transport_config *config,
+int transport_tcp_open_among(struct transport **out, const void *group, struct transport *job,
+                             const int *ranks, const struct transport_config *config,
                              hvd_error *err) {
-    if (job->ops != &TCP_OPS || number <= 0 || size <= 0)
+    const struct tcp_group *g = group;
+    if (job->ops != &TCP_OPS || g->number <= 0 || g->size <= 0)
         return error_set(err, HVD_INVALID,
-                         "group %d of %d ranks: expected a group number above 0, at least one "
-                         "rank, and a job over TCP",
-                         number, size);
-    struct tcp_transport *m = new_transport(self(job)->net, size, err);
+                         "group number %d of %d ranks: expected both above 0, in a job over TCP",
+                         g->number, g->size);
+    struct tcp_transport *m = new_transport(self(job)->net, g->size, err);
     if (!m) return err->code;
     m->job = job;
-    int code = open_all(m, ranks, job->layout.host_of, number, config, err);
+    int code = open_all(m, ranks, job->layout.host_of, g->number, config, err);
     *out = code ? NULL : &m->transport;
     if (code) tcp_close(&m->transport, false);
     return code;

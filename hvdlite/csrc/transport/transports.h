@@ -1,4 +1,5 @@
-/* The three transports and the functions that open them. Only job.c knows which one a group uses.
+/* The three transports and the functions that open them. Only lifecycle.c knows which one a job
+ * uses.
  *
  * The caller closes a transport with transport_close; the hub owns local transports. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORTS_H
@@ -9,7 +10,7 @@
 /* ---- ranks as MPI processes: transport_mpi.c, the only file that calls MPI ----
  *
  * It is a separate library, one for each MPI, because the core is loaded without MPI and gets
- * transport_mpi_open as an argument. Both libraries contain the code of the lower layers that
+ * transport_mpi_open from its caller. Both libraries contain the code of the lower layers that
  * transport_mpi.c uses; this is safe because these layers keep all state in a transport.
  *
  * Uses only standard MPI-3. It duplicates the given communicator, so its messages never mix with
@@ -19,11 +20,14 @@
 /* cdef begin */
 struct transport;
 struct transport_config;
-/* Collective over the communicator whose handle (an MPI_Comm) is at `comm`. job_ranks: as in struct
- * transport. */
-typedef int transport_mpi_opener(struct transport **out, const void *comm, const int *job_ranks,
-                                 const struct transport_config *config, hvd_error *err);
-transport_mpi_opener transport_mpi_open;
+/* Opens the transport of the job's ranks (job and job_ranks NULL), or of a group of them:
+ * job_ranks[rank] is the rank's number in the job, whose transport is `job` and is closed last.
+ * Collective. where: what the ranks need to connect to each other, in a type of the transport. */
+typedef int transport_opener(struct transport **out, const void *where, struct transport *job,
+                             const int *job_ranks, const struct transport_config *config,
+                             hvd_error *err);
+/* where: an MPI_Comm *, the communicator of these ranks. */
+transport_opener transport_mpi_open;
 
 /* Write the name of an MPI ("Open MPI 5.0.11"): the MPI that the library was compiled for, and the
  * MPI that is loaded. Both work before MPI is initialized. */
@@ -37,15 +41,16 @@ void transport_mpi_loaded(char *text, size_t size);
  * go through mailboxes and a rank sleeps on its doorbell, as in transport_mpi. Otherwise a waiting
  * rank sleeps until it can read or write a stream. */
 
-/* Collective. Owns the descriptors from now on, even if it fails. */
-int transport_tcp_open(struct transport **out, const hvd_sockets *sockets,
-                       const struct transport_config *config, hvd_error *err);
+/* Opens the job's transport. where: an hvd_sockets *; the transport owns the descriptors from now
+ * on, even if the call fails. */
+transport_opener transport_tcp_open;
 
-/* Collective over `ranks`. Opens the transport of a group in the job that has the transport `job`;
- * close `job` last. number: > 0, equal on all these ranks and new in this job. */
-int transport_tcp_open_among(struct transport **out, struct transport *job, const int *ranks,
-                             int size, int number, const struct transport_config *config,
-                             hvd_error *err);
+struct tcp_group {
+    int size;
+    int number; /* > 0, equal on all ranks of the group and new in this job */
+};
+/* Opens a group's transport, which uses the job's streams. where: a struct tcp_group *. */
+transport_opener transport_tcp_open_among;
 
 /* ---- ranks as threads of one process, for the C tests: transport_local.c ----
  *
