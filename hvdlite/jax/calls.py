@@ -112,7 +112,7 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     numbers = {"group": group_of(c.process_set), "kind": c.kind, "op": c.op, "root": c.root}
     lists = {"carriers": dtypes, "parts": [parts for _, parts in carriers]}
     attributes = {k: np.array(v, np.int32, ndmin=1) for k, v in {**numbers, **lists}.items()}
-    return call(*arrays, *after, name=c.name, scales=np.array(c.scales), **attributes)
+    return call(*arrays, *after, name=c.name + numbering.FIRST, scales=np.array(c.scales), **attributes)
 
 
 if __name__ == "__main__":

@@ -2,39 +2,43 @@
 
 A program can call one name several times: through an inner ``jit`` function, which JAX traces once;
 through ``scan(unroll=...)``; or through one optimizer for two models. XLA may run such calls in any
-order, and ranks would then mix them up. So this module adds ``#1``, ``#2``, ... to the second and
-later calls of a name, in the order of the program. Branches of a ``cond`` exclude each other, so
-their calls keep equal names: ranks may take different branches.
+order, and ranks would then mix them up. So this module numbers the calls of a name in the order of
+the program: ``name#1``, ``name#2``, ... Branches of a ``cond`` exclude each other, so the numbers
+are equal in all branches: ranks may take different branches. Calls outside of programs have no
+number, because XLA may run a program later than a call that follows the program.
 """
 
 import functools
-from typing import Any, Iterator, Set, Tuple
+import re
+from typing import Any, ChainMap, Dict, Iterator, Tuple
 
 from jax._src import compiler
 from jaxlib.mlir import ir
 
 from hvdlite.jax.cliques import TARGET
 
+FIRST = "#1"  # ends the names of calls that are not numbered yet
 _BRANCHES = "stablehlo.case", "stablehlo.if"
 _CALLEES = "callee", "decomposition"  # attributes of a call and of jax.lax.composite
 _CONFIG = "mhlo.backend_config"  # has the attributes of a custom call
+Numbers = ChainMap[Tuple[str, str], int]
 
 
 def install() -> None:
     """Make JAX number the calls of all programs that it compiles from now on."""
-    made = compiler.compile_or_get_cached
+    compile_program = compiler.compile_or_get_cached
 
-    @functools.wraps(made)
-    def compiled(backend, module, *args, **named):
+    @functools.wraps(compile_program)
+    def number_and_compile(backend, module, *args, **named):
         with module.context, ir.Location.unknown():
             _Numbering(module.operation).run()
-        return made(backend, module, *args, **named)
+        return compile_program(backend, module, *args, **named)
 
-    compiler.compile_or_get_cached = compiled
+    compiler.compile_or_get_cached = number_and_compile
 
 
-def _inside(op: Any) -> Iterator[Any]:
-    return (each.operation for region in op.regions for block in region for each in block)
+def _operations(regions: Any) -> Iterator[Any]:
+    return (each.operation for region in regions for block in region for each in block)
 
 
 def _text(op: Any, attribute: str) -> str:
@@ -56,53 +60,54 @@ class _Numbering:
     def __init__(self, module: Any) -> None:
         self._symbols = ir.SymbolTable(module)
         self._end = ir.InsertionPoint(module.regions[0].blocks[0])
-        self._functions = {_text(op, "sym_name"): op for op in _inside(module)}
-        self._has_calls = functools.lru_cache(maxsize=None)(self._looked)
+        self._functions = {_text(op, "sym_name"): op for op in _operations(module.regions)}
+        self._function_has_calls = functools.lru_cache(maxsize=None)(self._search_function)
 
     def run(self) -> None:
-        originals = [name for name in self._functions if name != "main" and self._has_calls(name)]
-        if self._has_calls("main"):
-            self._rename_inside(self._functions["main"], set())
+        originals = [f for f in self._functions if f != "main" and self._function_has_calls(f)]
+        if self._function_has_calls("main"):
+            self._number_all(self._functions["main"].regions, ChainMap())
             for name in originals:  # only copies are called now
                 self._symbols.erase(self._functions[name])
 
-    def _looked(self, function: str) -> bool:
-        return function in self._functions and self._holds(self._functions[function])
+    def _search_function(self, name: str) -> bool:
+        return name in self._functions and self._has_calls(self._functions[name])
 
-    def _holds(self, op: Any) -> bool:
-        found = _is_call(op) or self._has_calls(_callee(op)[1])
-        return found or any(map(self._holds, _inside(op)))
+    def _has_calls(self, op: Any) -> bool:
+        found = _is_call(op) or self._function_has_calls(_callee(op)[1])
+        return found or any(map(self._has_calls, _operations(op.regions)))
 
-    def _rename_inside(self, op: Any, used: Set[Tuple[str, str]]) -> None:
-        """Rename the calls inside the operation.
+    def _number_all(self, regions: Any, numbers: Numbers) -> None:
+        """Number the calls inside the regions.
 
-        :param used: the groups and names of the calls before; this adds those of the calls inside.
+        :param numbers: the last number of each group and name; this adds the calls inside.
         """
-        before = frozenset(used) if op.name in _BRANCHES else None
-        for region in op.regions:
-            taken = used if before is None else set(before)
-            for block in region:
-                for each in block:
-                    self._rename(each.operation, taken)
-            used |= taken
+        for op in _operations(regions):
+            attribute, function = _callee(op)
+            if _is_call(op):
+                _number_call(op, numbers)
+            elif self._function_has_calls(function):  # each call gets a copy of the function
+                copy = self._functions[function].clone(self._end).operation
+                self._symbols.insert(copy)
+                op.attributes[attribute] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))
+                self._number_all(copy.regions, numbers)
+            elif op.name in _BRANCHES:
+                last: Dict[Tuple[str, str], int] = {}
+                for region in op.regions:
+                    branch = numbers.new_child()  # a view, so that a branch costs no copy
+                    self._number_all([region], branch)
+                    last.update({k: max(n, last.get(k, 0)) for k, n in branch.maps[0].items()})
+                numbers.update(last)
+            else:
+                self._number_all(op.regions, numbers)
 
-    def _rename(self, op: Any, used: Set[Tuple[str, str]]) -> None:
-        attribute, function = _callee(op)
-        if _is_call(op):
-            attributes = op.attributes[_CONFIG]
-            config = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes)))}
-            if not isinstance(config.get("name"), ir.StringAttr):
-                return  # from another version of hvdlite; calls.c refuses it
-            group, name = str(config.get("group")), config["name"].value
-            names = (f"{name}#{i}" if i else name for i in range(len(used) + 1))
-            own = next(each for each in names if (group, each) not in used)
-            used.add((group, own))
-            config["name"] = ir.StringAttr.get(own)
-            op.attributes[_CONFIG] = ir.DictAttr.get(config)
-        elif self._has_calls(function):  # each call of a function gets a copy of the function
-            copy = self._functions[function].clone(self._end).operation
-            self._symbols.insert(copy)
-            op.attributes[attribute] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))
-            self._rename_inside(copy, used)
-        else:
-            self._rename_inside(op, used)
+
+def _number_call(op: Any, numbers: Numbers) -> None:
+    attributes = op.attributes[_CONFIG]
+    config = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes)))}
+    if isinstance(config.get("name"), ir.StringAttr):  # otherwise calls.c refuses the call
+        name = re.sub(r"#\d+$", "", config["name"].value)
+        key = str(config.get("group")), name
+        numbers[key] = numbers.get(key, 0) + 1
+        config["name"] = ir.StringAttr.get(f"{name}#{numbers[key]}")
+        op.attributes[_CONFIG] = ir.DictAttr.get(config)

@@ -1,6 +1,7 @@
 """The names that hvdlite gives to the calls of a program, in the order of the program."""
 
 import re
+import time
 
 import hvdlite.jax as hvd
 
@@ -31,16 +32,16 @@ def chosen(x):
 
 
 PROGRAMS = {
-    "inner": (lambda x: inner(x) + inner(x), "a a#1"),
-    "composite": (lambda x: composite(x) + call("a", composite(x)), "a a#1 a#2"),
-    "nested": (lambda x: outer(x) + outer(x) + inner(x), "b a b#1 a#1 a#2"),
-    "loop": (lambda x: lax.map(lambda y: call("a", y), x), "a"),
+    "inner": (lambda x: inner(x) + inner(x), "a#1 a#2"),
+    "composite": (lambda x: composite(x) + call("a", composite(x)), "a#1 a#2 a#3"),
+    "nested": (lambda x: outer(x) + outer(x) + inner(x), "b#1 a#1 b#2 a#2 a#3"),
+    "loop": (lambda x: lax.map(lambda y: call("a", y), x), "a#1"),
     "unrolled": (
         lambda x: lax.scan(lambda _, y: (0, call("a", y)), 0, x, unroll=3)[1],
-        "a a#1 a#2",
+        "a#1 a#2 a#3",
     ),
-    "branches": (chosen, "a a a#1 a#2"),
-    "taken": (lambda x: call("a", call("a", call("a#1", x))), "a#1 a a#2"),
+    "branches": (chosen, "a#1 a#1 a#2 a#3"),
+    "taken": (lambda x: call("a", call("a", call("a#1", x))), "a#1 a#1#1 a#2"),
 }
 
 
@@ -55,23 +56,51 @@ def test_each_call_of_a_program_has_its_own_name(program, names):
             assert sorted(found) == sorted(names.split())
 
 
-@jax.jit
+def seconds_of_numbering(calls: int) -> float:
+    module = jax.jit(lambda x: call("a", x)).lower(jnp.ones(3)).compiler_ir("stablehlo")
+    with module.context, numbering.ir.Location.unknown():
+        (one,) = [op for op in numbering._operations(module.operation.regions) if "main" in str(op)]
+        first = one.regions[0].blocks[0].operations[0]
+        for _ in range(calls):
+            first.clone(numbering.ir.InsertionPoint(first))
+        begin = time.process_time()
+        numbering._Numbering(module.operation).run()
+        return time.process_time() - begin
+
+
+def test_the_time_of_numbering_grows_linearly():
+    seconds_of_numbering(10)
+    assert seconds_of_numbering(8000) < 50 * seconds_of_numbering(500)
+
+
 def total(x):
     return hvd.allreduce(x, "total", op=hvd.Sum)
 
 
+inner_total = jax.jit(total)
+
+
+def late(x, steps):
+    y = lax.fori_loop(0, steps, lambda _, a: jnp.tanh(a @ a * 0.001), jnp.full((90, 90), 1.0))
+    return inner_total(x + 0 * y[0, 0])
+
+
 def test_calls_of_one_name_in_a_program_are_not_mixed_up(rank, size):
     """XLA may run the calls in different orders on the ranks."""
-
-    def late(x, steps):
-        y = lax.fori_loop(0, steps, lambda _, a: jnp.tanh(a @ a * 0.001), jnp.full((90, 90), 1.0))
-        return total(x + 0 * y[0, 0])
-
     program = jax.jit(lambda x, steps: [late(k * x, steps[k]) for k in range(8)])
     random = np.random.default_rng(rank)
     for _ in range(8):
         got = program(jnp.ones(4000), jnp.asarray(random.integers(1, 100, 8)))
         np.testing.assert_array_equal([each[0] for each in got], size * np.arange(8))
+
+
+@pytest.mark.parametrize("after", [total, inner_total], ids=["eager", "jit"])
+def test_a_call_in_a_program_is_not_mixed_up_with_a_later_call(after, rank, size):
+    """The program of rank 0 reaches its call after the other ranks' programs."""
+    program = jax.jit(late)
+    for _ in range(4):
+        first, then = program(jnp.ones(8), 0 if rank else 300), after(jnp.full(8, 100.0))
+        assert (first[0], then[0]) == (size, 100 * size)
 
 
 def test_ranks_may_take_different_branches_with_calls_of_one_name(rank, size):
