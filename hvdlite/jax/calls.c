@@ -29,20 +29,19 @@ struct call {
 
 /* global, because XLA calls a handler without an argument for the handler's own data */
 static struct core core;
-API void hvdlite_jax_call_begin(core_finder *find) { core = core_found(find); }
 
 /* The arguments of a function of XLA; the first field is their size. */
 #define ARGS(function, ...)                                                                        \
     &(XLA_FFI_##function##_Args){.struct_size = XLA_FFI_##function##_Args_STRUCT_SIZE, __VA_ARGS__}
 
-static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *text) {
+static XLA_FFI_Error *new_error(const XLA_FFI_Api *api, const char *text) {
     return api->XLA_FFI_Error_Create(
         ARGS(Error_Create, .message = text, .errc = XLA_FFI_Error_Code_UNKNOWN));
 }
 
 /* ---- ending ---- */
 /* Waits for the collectives in turn, for each at most `seconds`. False: one has not ended. */
-static bool all_ended(struct call *c, double seconds) {
+static bool wait_in_turn(struct call *c, double seconds) {
     for (; c->done < c->count; c->done++) {
         hvd_error err = {0};
         if (!core.hvd_finish(c->handles[c->done], seconds, &err)) return false;
@@ -53,15 +52,15 @@ static bool all_ended(struct call *c, double seconds) {
 }
 
 /* Waits for all collectives. Returns NULL, or the first error. */
-static XLA_FFI_Error *ended(struct call *c) {
-    while (!all_ended(c, 1)) continue;
+static XLA_FFI_Error *wait_for_all(struct call *c) {
+    while (!wait_in_turn(c, 1)) continue;
     if (c->failed.code) core.hvd_keep_failure(&c->failed);
-    return c->failed.code ? failure(c->api, c->failed.text) : NULL;
+    return c->failed.code ? new_error(c->api, c->failed.text) : NULL;
 }
 
-static void *complete(void *call) {
+static void *complete_future(void *call) {
     struct call *c = call;
-    XLA_FFI_Error *error = ended(c);
+    XLA_FFI_Error *error = wait_for_all(c);
     if (error)
         c->api->XLA_FFI_Future_SetError(ARGS(Future_SetError, .future = c->future, .error = error));
     else
@@ -71,17 +70,23 @@ static void *complete(void *call) {
 }
 
 /* ---- starting ---- */
-/* The attributes that calls.py passes: arrays with their type and size, and a string. XLA sorts
- * attributes by name. */
+/* The attributes of a call, which calls.py gets as text: arrays with their type and size, and a
+ * string. XLA sorts attributes by name. */
 /* clang-format off */
 #define ATTRIBUTES(ROW) \
     ROW(carriers, int32_t, S32, count) ROW(group, int32_t, S32, 1) ROW(kind, int32_t, S32, 1) \
     ROW(name, XLA_FFI_ByteSpan, INVALID, 0) ROW(op, int32_t, S32, 1) \
     ROW(parts, int32_t, S32, count) ROW(root, int32_t, S32, 1) ROW(scales, double, F64, 2)
-#define QUOTED(name, ...) " " #name
 #define MEMBER(name, type, ...) const type *name;
 struct attributes { ATTRIBUTES(MEMBER) };
+#define TEXT(name, type, ...) #type " " #name "; "
 /* clang-format on */
+
+/* Gets the core's functions. Returns ATTRIBUTES as text. */
+API const char *hvdlite_jax_call_begin(core_finder *find) {
+    core = core_found(find);
+    return ATTRIBUTES(TEXT);
+}
 
 /* Returns the values of attribute `i`. NULL: this attribute has another name, type or size. */
 static const void *values_of(const XLA_FFI_Attrs *attrs, int64_t i, const char *name,
@@ -104,8 +109,8 @@ static bool read_attributes(struct attributes *to, const XLA_FFI_Attrs *attrs, i
     return i == attrs->size;
 }
 
-static hvd_handle *plan(const XLA_FFI_CallFrame *frame, const struct attributes *a, int64_t i,
-                        hvd_error *err) {
+static hvd_handle *plan_tensor(const XLA_FFI_CallFrame *frame, const struct attributes *a,
+                               int64_t i, hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
     const int32_t parts = a->parts[i];
     char full[HVD_MAX_NAME + 1]; /* hvd_plan refuses a name that fills it */
@@ -136,13 +141,15 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     const int64_t count = frame->rets.size;
     struct attributes a;
     if (!read_attributes(&a, &frame->attrs, count))
-        return failure(frame->api, "hvdlite.jax: another version of hvdlite exported this program: "
-                                   "export it again, with the attributes" ATTRIBUTES(QUOTED));
+        return new_error(frame->api,
+                         "hvdlite.jax: another version of hvdlite exported this program: "
+                         "export it again, with the attributes " ATTRIBUTES(TEXT));
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
-    if (!c) return failure(frame->api, "hvdlite.jax: no memory");
+    if (!c) return new_error(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
     /* plans all before the first starts: a group with a part of its tensors would wait forever */
-    while (c->count < count && (c->handles[c->count] = plan(frame, &a, c->count, &c->failed)))
+    while (c->count < count &&
+           (c->handles[c->count] = plan_tensor(frame, &a, c->count, &c->failed)))
         c->count++;
     while (c->failed.code && c->count) core.hvd_drop(c->handles[--c->count]);
     for (int64_t i = 0; i < c->count; i++) {
@@ -151,16 +158,16 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
     XLA_FFI_Error *error = NULL;
-    if (all_ended(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
+    if (wait_in_turn(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
         /* waits, because XLA reclaims the memory when this call returns */
-        XLA_FFI_Error *first = ended(c);
+        XLA_FFI_Error *first = wait_for_all(c);
         free(c);
         return first ? first : error;
     }
     c->future = frame->future = made.future;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, complete, c))
-        complete(c); /* this thread waits, because no thread could be started */
+    if (pthread_create(&thread, NULL, complete_future, c))
+        complete_future(c); /* this thread waits, because no thread could be started */
     else
         pthread_detach(thread);
     return NULL;
