@@ -54,7 +54,10 @@ class Cliques:
         self._rank, self._patience = topology.rank(), patience
         lib.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
-        self._programs: Dict[int, List[_Clique]] = {}  # by id(), which a later executable may reuse
+        # by id(), which a later executable may reuse: the device if the program calls hvd's
+        # collectives, and the program's communicators
+        self._programs: Dict[int, Tuple[Any, List[_Clique]]] = {}
+        self._device: Any = None  # of the last program that calls hvd's collectives
         self._open_among = functools.lru_cache(maxsize=None)(_open_among)
         self._lock = threading.RLock()
         self._warming = threading.local()
@@ -68,7 +71,12 @@ class Cliques:
 
         @functools.wraps(execute)
         def checked(program, *args, **named):
-            cliques = self._programs.get(id(program), ())
+            device, cliques = self._programs.get(id(program), (None, ()))
+            if device not in (None, self._device):
+                # XLA orders only the programs of one device; ignore errors of earlier programs
+                with contextlib.suppress(jax.errors.JaxRuntimeError):
+                    jax.effects_barrier()
+                self._device = device
             for step in self._check_thread, self._open:
                 for clique in cliques:
                     step(clique)
@@ -91,19 +99,23 @@ class Cliques:
 
         return making
 
-    def _announced(self, executable, devices: List[Any]) -> List[_Clique]:
-        """Return the communicators that a program needs in this process; make XLA create them.
+    def _announced(self, executable, devices: List[Any]) -> Tuple[Any, List[_Clique]]:
+        """Make XLA create the communicators that a program needs in this process.
 
         :param devices: the devices of the program, in the program's order.
+        :return: the device if the program calls hvd's collectives, and the communicators.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
         found: List[_Clique] = []
+        device = None
         if getattr(self._warming, "now", False) or not hasattr(executable, "hlo_modules"):
-            return found
+            return device, found
         for module in executable.hlo_modules():
             text = module.to_string()
+            if f'custom_call_target="{TARGET}"' in text:
+                device = devices[0]
             # each device of the process would make the call, and XLA does not order these calls
-            if len(devices) > 1 and f'custom_call_target="{TARGET}"' in text:
+            if device and len(devices) > 1:
                 raise RuntimeError(
                     f"hvdlite.jax: a jit program of {len(devices)} devices calls a collective of "
                     "hvd, such as hvd.allreduce, which works only in a program of one device: use "
@@ -116,7 +128,7 @@ class Cliques:
                     with self._lock:
                         clique = self._clique(members)
                     found += [clique] * (len(members) > 1)
-        return found
+        return device, found
 
     def _clique(self, devices: Sequence[Any]) -> _Clique:
         """Return the communicator of these devices; make XLA create it if it is new."""
