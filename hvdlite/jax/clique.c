@@ -37,7 +37,7 @@ static hvd_handle *prepare(const struct clique *c, const hvd_tensor *t, hvd_erro
 enum { NEAR = 8 };
 
 /* Finds a plan that no call is using, or makes one. NULL: failure. */
-static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
+static struct plan *find_or_make_plan(struct clique *c, const hvd_tensor *t) {
     const int64_t row = t->ndim > 1 ? t->dims[1] : 0;
     const int64_t like[] = {t->kind, t->dtype, t->op, t->root, *t->dims, row};
     uint64_t hash = (uint64_t)(*t->dims + row + 8 * t->root + t->kind);
@@ -61,7 +61,7 @@ static struct plan *plan_of(struct clique *c, const hvd_tensor *t) {
 static const double NO_LIMIT = 1e9; /* seconds; if a rank dies, the core ends each wait */
 
 struct plan *clique_start(struct clique *c, const hvd_tensor *t, double seconds) {
-    struct plan *p = plan_of(c, t);
+    struct plan *p = find_or_make_plan(c, t);
     if (!p) return NULL;
     p->taken = true;
     p->done = jax.core.hvd_run(p->handle, t->in, t->out, seconds);

@@ -24,11 +24,15 @@ struct plan {
  * few enough to bound the memory of programs that use new shapes again and again. */
 enum { PLANS = 256 };
 
+/* cdef begin */
+enum { CLIQUE_NAME = 199 }; /* limit on the bytes of a clique's name, which begins tensors' names */
+/* cdef end */
+
 struct clique {
     atomic_int group; /* the clique's group in the core; < 0: none yet */
     int rank, size;
-    int color;      /* color of the clique's split */
-    char name[200]; /* prefix of the tensors' names: "jax.0,1,2" */
+    int color;                  /* color of the clique's split */
+    char name[CLIQUE_NAME + 1]; /* prefix of the tensors' names: "jax.0,1,2" */
     struct plan plans[PLANS];
     int steps; /* how many steps of the present all_to_all have been called */
     /* by rank of the clique: addresses of the all_to_all's parts for that rank and from that
@@ -74,8 +78,8 @@ void hvdlite_jax_begin(core_finder *find, int rank, int size);
  * at a time. NULL: memory is short. */
 struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
                                     int color);
-/* Ends the announcement. False: XLA has not asked for the clique. */
-bool hvdlite_jax_asked(struct clique *c);
+/* Withdraws the announcement. False: XLA has not asked for the clique. */
+bool hvdlite_jax_withdraw(struct clique *c);
 void hvdlite_jax_open(struct clique *c, int group);
 /* cdef end */
 

@@ -66,11 +66,11 @@ class Cliques:
     def watch(self, client: type, executable: type) -> None:
         """Hook the functions of jaxlib that make and run executables."""
         for name in ("compile_and_load", "deserialize_executable"):
-            setattr(client, name, self._watched(getattr(client, name)))
+            setattr(client, name, self._announcing(getattr(client, name)))
         execute = executable.execute_sharded  # type: ignore[attr-defined]
 
         @functools.wraps(execute)
-        def checked(program, *args, **named):
+        def check_and_execute(program, *args, **named):
             device, cliques = self._programs.get(id(program), (None, ()))
             if device not in (None, self._device):
                 # XLA orders only the programs of one device; ignore errors of earlier programs
@@ -82,24 +82,26 @@ class Cliques:
                     step(clique)
             return execute(program, *args, **named)
 
-        executable.execute_sharded = checked  # type: ignore[attr-defined]
+        executable.execute_sharded = check_and_execute  # type: ignore[attr-defined]
 
     def enter_thread(self) -> None:
         """Allow this thread to run programs of several processes."""
         if self._context.value is None:
             self._context(object()).__enter__()
 
-    def _watched(self, make):
+    def _announcing(self, make):
+        """Return ``make``, a function that makes an executable, with an announcement after it."""
+
         @functools.wraps(make)
-        def making(client, what, *args, **named):
+        def make_and_announce(client, what, *args, **named):
             executable = make(client, what, *args, **named)
             devices = named.get("executable_devices", args[0] if args else ())
-            self._programs[id(executable)] = self._announced(executable, list(devices))
+            self._programs[id(executable)] = self._announce_cliques(executable, list(devices))
             return executable
 
-        return making
+        return make_and_announce
 
-    def _announced(self, executable, devices: List[Any]) -> Tuple[Any, List[_Clique]]:
+    def _announce_cliques(self, executable, devices: List[Any]) -> Tuple[Any, List[_Clique]]:
         """Make XLA create the communicators that a program needs in this process.
 
         :param devices: the devices of the program, in the program's order.
@@ -126,11 +128,11 @@ class Cliques:
                 members = [devices[i] for i in group]
                 if self._rank in (device.process_index for device in members):
                     with self._lock:
-                        clique = self._clique(members)
+                        clique = self._find_or_make(members)
                     found += [clique] * (len(members) > 1)
         return device, found
 
-    def _clique(self, devices: Sequence[Any]) -> _Clique:
+    def _find_or_make(self, devices: Sequence[Any]) -> _Clique:
         """Return the communicator of these devices; make XLA create it if it is new."""
         key = tuple(device.id for device in devices)
         if key in self._known:
@@ -144,15 +146,16 @@ class Cliques:
         name = f"jax.{','.join(map(str, ranks))}"
         if jax.device_count() > topology.size():  # several communicators may have these ranks
             name += f"/devices.{','.join(map(str, key))}"
-        if len(name) > 180:
-            name = f"{name[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        if len(name) > lib.CLIQUE_NAME:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            name = f"{name[: lib.CLIQUE_NAME - 17]}-{digest}"
         place = ranks.index(self._rank)
         address = lib.hvdlite_jax_announce(name.encode(), ranks, len(ranks), place, key[0])
         if not address:
             raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
         with ThreadPoolExecutor(1) as other:  # a thread without the caller's settings of JAX
             problem = other.submit(self._warm, devices).exception()
-        if not lib.hvdlite_jax_asked(address) or problem:
+        if not lib.hvdlite_jax_withdraw(address) or problem:
             raise RuntimeError(
                 f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
                 "expect: call hvd.init() before JAX's first computation"
@@ -212,7 +215,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
     if ranks == list(range(topology.size())):
         return 0
     try:
-        verdict = _verdict(ranks, patience)
+        verdict = _reach_verdict(ranks, patience)
     except jax.errors.JaxRuntimeError:
         # raises hvdlite's error if a rank's end has ended the service
         native.call(native.lib.hvd_check)
@@ -223,7 +226,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
     return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))
 
 
-def _verdict(ranks: List[int], patience: float) -> str:
+def _reach_verdict(ranks: List[int], patience: float) -> str:
     """Return a new group's number, or why the group can't be opened; the same on all ranks.
 
     A rank that has begun to open a group can't stop. So the ranks first agree by JAX's service,

@@ -89,7 +89,7 @@ struct clique *hvdlite_jax_announce(const char *name, const int *members, int si
     return jax.next = c;
 }
 
-bool hvdlite_jax_asked(struct clique *c) { return atomic_exchange(&jax.next, NULL) != c; }
+bool hvdlite_jax_withdraw(struct clique *c) { return atomic_exchange(&jax.next, NULL) != c; }
 void hvdlite_jax_open(struct clique *c, int group) { c->group = group; }
 
 API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique **out) {

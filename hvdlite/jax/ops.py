@@ -39,7 +39,7 @@ def allreduce(
     """
     op, scales = op_of(average, op), scales_of(prescale_factor, postscale_factor)
     name = tensor_name("allreduce", name, process_set)
-    return _mapped(Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales), tree)
+    return _run_on_leaves(Collective(lib.HVD_ALLREDUCE, name, process_set, op, scales), tree)
 
 
 def broadcast(
@@ -49,7 +49,7 @@ def broadcast(
     """Return rank ``root_rank``'s pytree. Other arguments and errors: see :func:`allreduce`."""
     check_root(root_rank, process_set)
     name, root = tensor_name("broadcast", name, process_set), process_set.number_of(root_rank)
-    return _mapped(Collective(lib.HVD_BROADCAST, name, process_set, root=root), tree)
+    return _run_on_leaves(Collective(lib.HVD_BROADCAST, name, process_set, root=root), tree)
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
@@ -69,7 +69,7 @@ def allgather(
     and errors: see :func:`allreduce`.
     """
     name = tensor_name("allgather", name, process_set)
-    return _mapped(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
+    return _run_on_leaves(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
 
 
 def reducescatter(
@@ -82,7 +82,7 @@ def reducescatter(
     """
     name = tensor_name("reducescatter", name, process_set)
     scales = scales_of(prescale_factor, postscale_factor)
-    return _mapped(Collective(lib.HVD_REDUCESCATTER, name, process_set, op, scales), tree)
+    return _run_on_leaves(Collective(lib.HVD_REDUCESCATTER, name, process_set, op, scales), tree)
 
 
 def alltoall(
@@ -98,7 +98,7 @@ def alltoall(
     name = tensor_name("alltoall", name, process_set)
     collective = Collective(lib.HVD_ALLTOALL, name, process_set)
     if splits is None:
-        return _mapped(collective, tree)
+        return _run_on_leaves(collective, tree)
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside jit, alltoall takes no splits")
     array = _own(collective, tree)
@@ -107,13 +107,13 @@ def alltoall(
     return _restored(received, array), jnp.asarray(rows_from, "int32")
 
 
-def _mapped(c: Collective, tree: Any) -> Any:
+def _run_on_leaves(c: Collective, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     is_inside = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     arrays = [jnp.asarray(leaf) if is_inside else _own(c, leaf) for leaf in leaves]
     if c.kind == lib.HVD_ALLGATHER:
         arrays = [array if array.ndim else array.reshape(1) for array in arrays]
-    return jax.tree.unflatten(structure, (_inside if is_inside else _outside)(c, *arrays))
+    return jax.tree.unflatten(structure, (_run_inside if is_inside else _run_outside)(c, *arrays))
 
 
 # ---- outside ----
@@ -133,7 +133,7 @@ def _carrier(collective: Collective, array: np.ndarray) -> np.ndarray:
     return dense((array[..., None] if parts > 1 else array).view(dtype))
 
 
-def _outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
+def _run_outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
     sent = [_carrier(c, array) for array in arrays]
     names, ps, outs = group_names(c.name, sent), c.process_set, list(map(_room_for, sent))
     if c.kind == lib.HVD_ALLGATHER:
@@ -163,7 +163,7 @@ def _restored(result: np.ndarray, array: np.ndarray) -> Any:
 
 
 # ---- inside ----
-_inside = jax.custom_vjp(run, nondiff_argnums=(0,))
+_run_inside = jax.custom_vjp(run, nondiff_argnums=(0,))
 
 
 def _backward(c: Collective, _, grads):
@@ -176,15 +176,15 @@ def _backward(c: Collective, _, grads):
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
         check_linear(c.name, c.op)
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
-        return tuple(_inside(own, *grads))
+        return tuple(_run_inside(own, *grads))
     if c.kind == lib.HVD_REDUCESCATTER:
         scale = scatter_gradient_scale(c.op, c.scales, ps.size())
-        gathered = _inside(Collective(lib.HVD_ALLGATHER, own.name, ps), *grads)
+        gathered = _run_inside(Collective(lib.HVD_ALLGATHER, own.name, ps), *grads)
         return tuple(grad * scale for grad in gathered)
     if c.kind == lib.HVD_ALLGATHER:
-        return tuple(_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads))
+        return tuple(_run_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads))
     mine = ps.rank() == c.root
-    return tuple(grad if mine else jnp.zeros_like(grad) for grad in _inside(average, *grads))
+    return tuple(grad if mine else jnp.zeros_like(grad) for grad in _run_inside(average, *grads))
 
 
-_inside.defvjp(lambda c, *arrays: (_inside(c, *arrays), None), _backward)
+_run_inside.defvjp(lambda c, *arrays: (_run_inside(c, *arrays), None), _backward)

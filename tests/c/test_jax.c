@@ -78,7 +78,7 @@ static struct clique *announced(void) {
 /* Like announced(), with an open group. */
 static struct clique *opened(void) {
     struct clique *c = announced();
-    CHECK(hvdlite_jax_asked(c));
+    CHECK(hvdlite_jax_withdraw(c));
     hvdlite_jax_open(c, 1);
     return c;
 }
@@ -177,7 +177,7 @@ TEST(test_a_clique_keeps_a_limited_number_of_plans) {
 TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = announced(), *late = announce(), *other = NULL;
-    CHECK(!hvdlite_jax_asked(late)); /* XLA already had this communicator */
+    CHECK(!hvdlite_jax_withdraw(late)); /* XLA already had this communicator */
     CHECK_INT(MPIABI_Comm_split(&jax.world, 7, 1, &other), 0);
     CHECK_HAS(said(sum(in, out, other)), "were not announced (first device 7");
     CHECK_HAS(said(MPIABI_Bcast()), "calls a function of MPI that hvdlite does not provide");
@@ -190,7 +190,7 @@ TEST(test_a_clique_whose_group_is_not_open_refuses_all) {
     struct clique *c = announced();
     struct plan *sent;
     char *received;
-    CHECK(hvdlite_jax_asked(c));
+    CHECK(hvdlite_jax_withdraw(c));
     CHECK_HAS(said(sum(in, out, c)), "were not announced (jax.2,0)");
     CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent)), "not announced");
     CHECK_HAS(said(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received)), "not announced");
