@@ -107,11 +107,12 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     :param after: arrays that XLA must compute before the collective begins.
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
-    values = {"group": group_of(c.process_set), "kind": c.kind, "op": c.op, "root": c.root}
-    values["scales"] = c.scales
     carriers = [carried(array.dtype, c) for array in arrays]
-    values["carriers"] = [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers]
-    values["parts"] = [parts for _, parts in carriers]
+    values: Dict[str, Any] = {
+        "group": group_of(c.process_set), "kind": c.kind, "op": c.op, "root": c.root,
+        "carriers": [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers],
+        "parts": [parts for _, parts in carriers], "scales": c.scales,
+    }  # fmt: skip
     attributes = {k: np.array(values[k], t, ndmin=1) for k, t in _register().items()}
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
     # "broadcast_all" puts the batch in the first dimension, where other collectives have rows.

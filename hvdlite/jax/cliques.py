@@ -73,9 +73,11 @@ class Cliques:
         def check_and_execute(program, *args, **named):
             device, cliques = self._programs.get(id(program), (None, ()))
             if device not in (None, self._device):
-                # XLA orders only the programs of one device; ignore errors of earlier programs
+                # wait for the last program, because XLA orders only the programs of one device
+                end = jax._src.dispatch.runtime_tokens.output_runtime_tokens.get(self._device)
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
-                    jax.effects_barrier()
+                    if end:
+                        end.block_until_ready()
                 self._device = device
             for step in self._check_thread, self._open:
                 for clique in cliques:
