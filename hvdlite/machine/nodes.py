@@ -1,6 +1,7 @@
 """The NUMA nodes of this host: their cores, and a process's threads and memory on them."""
 
 import glob
+import re
 from typing import Collection, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from hvdlite.machine.files import text_of
@@ -8,7 +9,7 @@ from hvdlite.machine.processes import stat_of
 
 SYSTEM, PROC = "/sys/devices/system", "/proc"
 # memory on other nodes is reported if it has this many bytes, and this share of a process's memory
-LEAST, _SHARE = 64 << 20, 0.2
+_LEAST, _SHARE = 64 << 20, 0.2
 Core = FrozenSet[int]  # the numbers of its hardware threads
 
 
@@ -71,41 +72,66 @@ def binding(local_rank: int, local_size: int, allowed: Collection[int]) -> Optio
     return of_node[index * len(of_node) // ranks : (index + 1) * len(of_node) // ranks]
 
 
-def misplaced(process: int) -> str:
+def misplaced(process: int, has_just_started: bool = False) -> str:
     """Return a text if a process's threads or memory are on several NUMA nodes; else "".
 
     Libraries and memory that ranks share do not count. The kernel walks through all pages of the
     process, which delays the process's page faults.
+
+    :param has_just_started: also report nodes where the threads have not run, but may run; and
+        memory on other nodes, however small the process is.
     """
     if len(_folders()) < 2:
         return ""
     try:
-        threads = _nodes_of_threads(process)
+        found = (_allowed if has_just_started else _used)(process)
+        threads = _nodes_of(found)
         memory = _nodes_of_memory(process)
     except OSError:
         return ""
     if len(threads) > 1:
-        return f"its threads run on NUMA nodes {', '.join(map(str, sorted(threads)))}"
-    away = sum(size for node, size in memory.items() if node not in threads)
-    if away < max(LEAST, _SHARE * sum(memory.values())):
-        return ""
+        may = "may " if has_just_started else ""
+        return f"its threads {may}run on NUMA nodes {', '.join(map(str, sorted(threads)))}"
     whole = sum(memory.values())
+    away = whole - sum(memory.get(node, 0) for node in threads)
+    least = 1 if has_just_started else _LEAST
+    if not threads or away < max(least, _SHARE * whole):
+        return ""
     return (
         f"its threads run on NUMA node {min(threads)}, and {away / whole:.0%} of its memory "
         f"({away >> 20} MiB) is on others"
     )
 
 
-def _nodes_of_threads(process: int) -> Set[int]:
-    """Return the nodes on which the process's threads last ran, without nearly idle threads.
+def report(rank: int, host: str, text: str) -> str:
+    """Return a line for the user about a rank for which :func:`misplaced` returned a text."""
+    return (
+        f"rank {rank} on {host}: {text}: start the job with hvdliterun, with at least one rank for "
+        "each NUMA node, and without --no-bind and --binding-args"
+    )
+
+
+def _used(process: int) -> Set[int]:
+    """Return where the process's threads last ran, without nearly idle threads.
 
     Fields 11 and 12 are the time in clock ticks, 36 is the hardware thread.
     """
     fields = [stat_of(path) for path in glob.glob(f"{PROC}/{process}/task/[0-9]*/stat")]
     ticks = [int(each[11]) + int(each[12]) for each in fields]
-    busy = {int(each[36]) for each, used in zip(fields, ticks) if used > sum(ticks) / 100}
+    return {int(each[36]) for each, used in zip(fields, ticks) if used > sum(ticks) / 100}
+
+
+def _allowed(process: int) -> Set[int]:
+    """Return the hardware threads on which the process's threads may run."""
+    texts = map(text_of, glob.glob(f"{PROC}/{process}/task/[0-9]*/status"))
+    lists = [re.findall(r"^Cpus_allowed_list:\s*(.*)", text, re.MULTILINE) for text in texts]
+    return set().union(*(numbers(found) for each in lists for found in each))
+
+
+def _nodes_of(hardware_threads: Set[int]) -> Set[int]:
     by_node = {int(path.rpartition("node")[2]): path for path in _folders()}
-    return {node for node, path in by_node.items() if busy & numbers(text_of(f"{path}/cpulist"))}
+    lists = {node: numbers(text_of(f"{path}/cpulist")) for node, path in by_node.items()}
+    return {node for node, threads in lists.items() if threads & hardware_threads}
 
 
 def _nodes_of_memory(process: int) -> Dict[int, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from hvdlite import cli
+from hvdlite.machine import nodes
 from hvdlite.monitor import live, memory, traces, verdict, watching
 from hvdlite.monitor.memory import Op, Snapshot
 
@@ -63,11 +64,8 @@ def of_snapshots(ranks: Sequence[Snapshot], awaited: Optional[Dict[int, int]] = 
     job = f"job {ranks[0].head['job']}"
     stands = _standstill(ranks)
     found = rank_steps_of(ranks)
-    advice = "start the job with hvdliterun, without --no-bind"
     apart = [
-        f"rank {one.rank} on {one.head['host']}: {one.misplaced}: {advice}"
-        for one in ranks
-        if one.misplaced
+        nodes.report(one.rank, one.head["host"], one.misplaced) for one in ranks if one.misplaced
     ]
     judged = verdict.text(job, found, verdict.findings(found, awaited))
     return "\n".join([*stands, judged, *apart])

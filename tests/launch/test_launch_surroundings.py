@@ -1,6 +1,7 @@
 """hvdliterun in unusual surroundings: closed streams, full disks, missing folders and libraries."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import pytest
 from jobs import wait_until
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python, told
 
-from hvdlite.launch import cli, remote, shared_memory
+from hvdlite.launch import check, cli, remote, shared_memory
 from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
@@ -127,9 +128,31 @@ def test_check_and_check_build_describe_the_installation():
     assert (checked.code, built.code) == (0, 0)
     assert checked.out.splitlines()[0].split()[:4] == ["host", "reachable", "Python", "hvdlite"]
     assert "torch backend  frameworks" in checked.out and "MXNet 1.9" in checked.out
+    assert "ranks compute the right sum" in checked.out and "NUMA" not in checked.out
     assert "[X] MPI" in built.out
     for name in ("PyTorch", "TensorFlow", "Keras", "XGBoost", "LightGBM"):
         assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a rank can't be on two nodes")
+@pytest.mark.parametrize("options", [["--no-bind"], ["--no-bind", "--json"]])
+def test_a_check_names_each_rank_that_is_bound_to_no_numa_node(
+    options, tmp_path, monkeypatch, capsys
+):
+    """The ranks read files that put this host's first core on another node than its other cores."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    for node, threads in enumerate([[first], others]):
+        (tmp_path / f"node/node{node}").mkdir(parents=True)
+        (tmp_path / f"node/node{node}/cpulist").write_text(",".join(map(str, threads)))
+    fake = f"from hvdlite.machine import nodes; nodes.SYSTEM = {str(tmp_path)!r}"
+    monkeypatch.setattr(check, "SUMS", f"{fake}\n{check.SUMS}")
+    assert cli.main(["--check", "--transport", "tcp", *options]) == 0
+    out = capsys.readouterr().out
+    lines = json.loads(out)["misplaced"] if "--json" in options else out.splitlines()[-2:]
+    about = f"on {os.uname().nodename}: its threads may run on NUMA nodes 0, 1: start the job with"
+    assert [line.partition(" hvdliterun, ")[0] for line in lines] == [
+        f"rank {rank} {about}" for rank in (0, 1)
+    ]
 
 
 def test_mxnet_that_cannot_be_loaded_counts_as_missing(tmp_path):

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdlite.launch import ranks, sizing
+from hvdlite.launch import check, ranks, sizing
 from hvdlite.launch.job import Job
 from hvdlite.machine import nodes
+from hvdlite.machine.hosts import Host
 from hvdlite.monitor import why
 from hvdlite.monitor.memory import Snapshot
 
@@ -100,11 +101,12 @@ def test_ranks_that_the_user_or_backend_binds_are_not_bound_again(allowed, how, 
     assert ranks.assignment(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
 
 
-def process(number, threads, memory):
+def process(number, threads, memory, allowed="0-3"):
     """Fake a process: threads as (CPU ticks, hardware thread), memory as lines of numa_maps."""
     folder = Path(nodes.PROC) / str(number)
     for thread, (ticks, where) in enumerate(threads):
         write(folder / f"task/{thread}/stat", STAT.format(thread, ticks, where))
+        write(folder / f"task/{thread}/status", f"Name:\ta\nCpus_allowed_list:\t{allowed}\n")
     write(folder / "numa_maps", memory)
 
 
@@ -130,6 +132,33 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
     assert bool(told) == bool(says)
     assert says in told
     assert nodes.misplaced(4712) == ""  # there is no such process
+
+
+@pytest.mark.parametrize(
+    ("allowed", "memory", "says"),
+    [
+        ("0-3,8-11", SHARED, ""),
+        ("2-5", SHARED, "its threads may run on NUMA nodes 0, 1"),
+        ("4", LITTLE, "its threads run on NUMA node 1, and 50% of its memory (0 MiB) is on others"),
+    ],
+)
+def test_a_process_that_has_just_started_is_judged_by_where_it_may_run(host, allowed, memory, says):
+    host(2, 4)
+    process(4711, [(5, 0), (0, 1)], memory, allowed)
+    assert nodes.misplaced(4711, has_just_started=True) == says
+    assert nodes.misplaced(4711) == nodes.misplaced(4712, has_just_started=True) == ""
+
+
+def test_the_check_starts_a_rank_on_each_numa_node_but_at_least_two():
+    def slots(*nodes_of_hosts):
+        reports = [check.Report(str(n), {"nodes": count}) for n, count in enumerate(nodes_of_hosts)]
+        hosts = [Host(report.host) for report in reports]
+        job = check.with_sums(Job(["t"], 9, hosts=hosts), reports)
+        return job.ranks, [host.slots for host in job.hosts]
+
+    assert slots(1) == (2, [2])
+    assert slots(1, 1) == (2, [1, 1])
+    assert slots(0, 4, 2) == (7, [1, 4, 2])
 
 
 def test_hvdlite_why_names_a_rank_that_runs_on_two_numa_nodes():
