@@ -1,4 +1,5 @@
-# hvdlite. Every target installs what it needs, except where a line below names requirements.
+# hvdlite. Every target installs what it needs, except python3.11, gcc, and what a line below names.
+# Targets for frameworks, docs, wheels, peers and benchmarks also need c++ (Debian: g++).
 #
 #   make install   makes the environment .venv, with hvdlite built in place
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
@@ -7,8 +8,8 @@
 #                  their examples, in the environment .venv-frameworks   (ARGS=...)
 #   make test-long   like make test, but runs all of tests/parallel on 1, 2, 3 and 4 ranks
 #   make test-c    tests the C core, plain and under sanitizers, without Python, MPI and MXNet
-#   make test-aarch64   tests the C core for 64-bit ARM in an emulator; needs Debian's
-#                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static   (10 minutes)
+#   make test-aarch64   tests the C core for 64-bit ARM in an emulator, and links a wheel's code; needs
+#                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user-static   (10 minutes)
 #   make fuzz      tests damaged messages, streams and shared memory, guided by coverage, MINUTES=2
 #                  each; needs clang with libFuzzer (CLANG=clang-14)
 #   make soak      repeats training, process sets, init, shutdown for MINUTES=60: nothing may grow
@@ -17,11 +18,12 @@
 #   make bench-update    measures averaging and updating only, writes docs/sharding.md
 #   make bench-pytorch   a training step of hvdlite and of DDP over Gloo, writes docs/pytorch.md
 #   make bench-small     small allreduces of hvdlite, three MPIs, UCC, DeepSpeed and Gloo, writes
-#                  docs/benchmarks.md
+#                  docs/benchmarks.md; UCC needs curl, autoconf, automake and libtool
 #   make bench-cores     allreduces on many cores, of 2 to 32 ranks of hvdlite,
 #                  DeepSpeed, Gloo and Open MPI; writes build/cores.json
 #   make test-gpu        tests hvdlite.torch and the backend on a GPU; writes build/*.json. It and
-#                  bench-cores need gcc, PyTorch, NumPy, and cffi or its wheel in WHEELS=folder
+#                  bench-cores need gcc, c++, PyTorch, NumPy, and cffi or its wheel in WHEELS=folder.
+#                  For DeepSpeed bench-cores needs the build/deepspeed of bench-small, with its ninja
 #   make sim       builds the simulation (python -m benchmarks.sim --help); needs libsimgrid-dev
 #   make sim-validate   as root: fails if simulated and emulated hosts differ      (4 minutes)
 #   make bench-hosts   as root: allreduces of emulated hosts, writes docs/hosts.md (15 minutes)
@@ -72,7 +74,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	$(PIP) --no-deps mxnet==$(MXNET)
 	touch $@
 
-$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py \
+$(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/csrc/flags.txt \
         $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch])
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
@@ -121,8 +123,9 @@ PROGRAMS := $(foreach t,$(wildcard tests/c/test_*.c),$(foreach f,plain asan tsan
 THREADS    := "(ranks|coll_case|coll_data|engine_case|handle_case|counter)\.h"|thread(s_run|s_start|_start)\(
 ONE_THREAD := $(shell grep -LE '$(THREADS)' tests/c/test_*.c)
 PROGRAMS   := $(filter-out $(ONE_THREAD:tests/c/%.c=build/c/tsan/%),$(PROGRAMS))
-C_FLAGS  := -std=c11 -ffp-contract=off -g1 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
-            -fvisibility=hidden -pthread -Ihvdlite/csrc -MMD -MP
+FLAGS    := $(shell cat hvdlite/csrc/flags.txt)
+C_FLAGS  := -std=c11 $(FLAGS) -g1 -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Werror \
+            -Ihvdlite/csrc -MMD -MP
 # New kernels randomize addresses so widely that old sanitizers find no room for shadow memory.
 FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
@@ -130,10 +133,10 @@ FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(
 # all interleavings are optimized fully, as is the core.
 OF_TESTS = $(if $(findstring test_interleavings,$@),,-Og)
 define c-tests # name, flags
-build/c/$1/%.o: hvdlite/csrc/%.c Makefile
+build/c/$1/%.o: hvdlite/csrc/%.c Makefile hvdlite/csrc/flags.txt
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) $2 -c $$< -o $$@
-build/c/$1/test_%.o: tests/c/test_%.c Makefile
+build/c/$1/test_%.o: tests/c/test_%.c Makefile hvdlite/csrc/flags.txt
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 $$(OF_TESTS) -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(patsubst %,build/c/$1/%.o,$$(CORE) $$(JOB))
@@ -173,8 +176,16 @@ test-c:
 AARCH64 := $(patsubst tests/c/%.c,build/c/aarch64/%,$(wildcard tests/c/test_*.c))
 
 test-aarch64:
-	@$(MAKE) -s --no-print-directory -j$(CORES) $(AARCH64)
+	@$(MAKE) -s --no-print-directory -j$(CORES) $(AARCH64) build/c/aarch64/wheel.so
 	@printf '%s\n' $(AARCH64) | $(call try_each,$(CORES),qemu-aarch64-static -L /usr/aarch64-linux-gnu)
+
+# The code of a wheel; like auditwheel, this fails if the code needs a glibc after 2.28.
+build/c/aarch64/wheel.so: $(filter-out %_mpi.c,$(wildcard hvdlite/csrc/*/*.c)) tools/glibc-2.28.h Makefile
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 $(FLAGS) -O2 -shared -fPIC -Ihvdlite/csrc -include tools/glibc-2.28.h $(filter %.c,$^) \
+	    -o $@.new -ldl -lm
+	@! aarch64-linux-gnu-objdump -T $@.new | grep -E 'GLIBC_2\.(29|[3-9][0-9])'
+	@mv $@.new $@
 
 # The inputs that a target has found stay in build/fuzz; the next run starts from them.
 CLANG   := $(firstword $(shell for v in '' -19 -18 -17 -16 -15 -14; do command -v clang$$v; done))
@@ -191,7 +202,7 @@ fuzz: $(FUZZED:%=build/fuzz/%)
 build/fuzz/%: tests/c/fuzz.h $(CORE:%=hvdlite/csrc/%.c) Makefile
 	@test -n "$(CLANG)" || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@mkdir -p $(@D)
-	@$(CLANG) -std=c11 -ffp-contract=off -g -O1 -pthread -Ihvdlite/csrc -DFUZZ=fuzz_$* \
+	@$(CLANG) -std=c11 $(FLAGS) -g -O1 -Ihvdlite/csrc -DFUZZ=fuzz_$* \
 	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    -x c $< $(CORE:%=hvdlite/csrc/%.c) -o $@ -ldl -lm
 
@@ -202,7 +213,7 @@ soak: install
 include benchmarks/benchmarks.mk
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.[ch] hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.[ch] hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/csrc/flags.txt)
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)

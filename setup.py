@@ -23,6 +23,7 @@ ABIS = {"OMPI_MAJOR_VERSION": "openmpi", "MPICH_VERSION": "mpich"}
 
 NO_MPI = "core"
 MPI_FILES = ("transport_mpi.c",)  # the only file that needs an mpicc
+FLAGS = Path("hvdlite/csrc/flags.txt").read_text().split()  # see _build.py
 
 
 def find_mpiccs() -> list:
@@ -135,7 +136,7 @@ PREPARED = Extension(
     ["hvdlite/core/prepared.c", "hvdlite/core/prepared_torch.c"],
     include_dirs=["hvdlite/csrc"],
     define_macros=[("Py_LIMITED_API", "0x030b0000")] if FOR_ALL else [],
-    extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
+    extra_compile_args=["-std=c11", *FLAGS, "-O2"],
     py_limited_api=FOR_ALL,
 )
 

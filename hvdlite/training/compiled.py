@@ -23,8 +23,8 @@ from hvdlite.machine.probe import CACHE, cache_folders, shipped_folder
 CSRC = Path(__file__).parents[1] / "csrc"
 # Every source includes these headers, which declare the core's functions.
 CORE_HEADERS = [CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
-# Compilers get these flags and the language. -ffp-contract=off: the same bits from all compilers.
-FLAGS = ("-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread")
+# Compilers get these flags and the language.
+FLAGS = (*(CSRC / "flags.txt").read_text().split(), "-O2", "-shared", "-fPIC")
 PATIENCE = 600.0  # how many seconds a rank waits, at least, while another rank compiles
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import hvdlite._build as build
-from hvdlite.training import compiled
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvdlite"
 CSRC = PACKAGE / "csrc"
@@ -324,14 +323,16 @@ def test_declarations_for_python_come_from_the_headers():
         assert ("/* cdef begin */" in text) == (path_of(header) in seen)
 
 
-def test_every_compilation_switches_fp_contraction_off():
+def test_every_compilation_has_the_flags_for_equal_bits():
     """Clang contracts products and sums to fused multiply-adds by default, which changes bits."""
-    files = [file for file in [*MAKEFILES, *MODULES] if "-std=c" in text_of(file)]
-    assert len(files) > 3
-    assert "-ffp-contract=off" in compiled.FLAGS
+    assert "-ffp-contract=off" in (CSRC / "flags.txt").read_text().split()
+    files = [*MAKEFILES, *MODULES, *PACKAGE.parent.glob("*.py")]
+    files = [file for file in files if "-std=c" in text_of(file)]
+    of_frameworks = {"compiled.py", "calls.py"}
+    assert {file.name for file in files} == {"Makefile", "setup.py", "_build.py", *of_frameworks}
 
     def wrong(file) -> list:
-        compiles = [flags[:120] for flags in text_of(file).split("-std=c")[1:]]
-        return [c for c in compiles if not re.search(r"-ffp-contract=off|compiled\.FLAGS", c)]
+        options = re.findall(r"-std=c[\w+]+(.*)", text_of(file))
+        return [text for text in options if not re.match(r"\W*(compiled\.)?FLAGS\b", text)]
 
     assert wrong_in(files, wrong) == {}
