@@ -133,6 +133,9 @@ void *hvd_result(hvd_handle *handle, const int64_t **rows);
  * first delegated tensor, 2 for the second, ... The turn is equal on all ranks. If a library's
  * calls must have the same order on all ranks, make the calls in the order of turns. */
 uint64_t hvd_turn(const hvd_handle *handle);
+/* Returns the turn of the last tensor of the same batch. The tensors of a batch have consecutive
+ * turns, and one call of the library may move all of them. */
+uint64_t hvd_last_turn(const hvd_handle *handle);
 /* For a receive that has finished without an error: returns the rank that sent the data. */
 int hvd_source(hvd_handle *handle);
 /* Frees the handle; its tensor may still be under way. */

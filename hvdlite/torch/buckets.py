@@ -77,13 +77,19 @@ class Bucket:
         if self.frozen:
             states = -digest_of({"loaded": states, "frozen": self.frozen})
         sent, compression = self._flat, self._reduction.compression
-        if compression is not NoneCompressor and not self._codec():
+        process_set, codec = self._reduction.process_set, self._codec()
+        may_move = sent.device.type in DELEGATED
+        # NCCL knows no codec, but the compressor can do the same cast on the GPU
+        casts = may_move and codec is not None and not codec.has_residual
+        if casts and mover_of([sent], self._members(states, None), process_set) is not None:
+            codec = None
+        if compression is not NoneCompressor and codec is None:
             whole = self.views[0] if len(self.views) == 1 else self._flat
             sent, context = compression.compress(whole)
             sent = sent.contiguous()
             self._compressed = whole, sent, context
-        self._sent, process_set = sent, self._reduction.process_set
-        members = self._members(states) if sent.device.type in DELEGATED else {}
+        self._sent = sent
+        members = self._members(states, codec) if may_move else {}
         mover = mover_of([sent], members, process_set)
         if mover is not None:
             self._host, tensors = sent, [sent]
@@ -92,7 +98,7 @@ class Bucket:
         self._host = on_host(sent, self._host)
         key = group_of(process_set), sent.dtype, sent.shape, states
         if self._described is None or self._described[0] != key:
-            self._described = key, self._describe(self._host, states)
+            self._described = key, self._describe(self._host, states, codec)
         at = [self._host.data_ptr()]
         self.started = self._described[1].start(at, at, self._host)
 
@@ -219,14 +225,13 @@ class Bucket:
         for param, start in zip(self.params, self._starts):
             yield param, self._residual[start : start + param.numel()]
 
-    def _members(self, states: int) -> dict:
-        codec = self._codec()
+    def _members(self, states: int, codec: Optional[Codec]) -> dict:
         coded = {} if codec is None else {"codec": codec.kind, "parameter": codec.parameter}
         order = {"priority": self._priority, "states": states}
         return {**self._reduction.members(), **order, **coded}
 
-    def _describe(self, sent: torch.Tensor, states: int) -> Repeated:
-        members, codec = self._members(states), self._codec()
+    def _describe(self, sent: torch.Tensor, states: int, codec: Optional[Codec]) -> Repeated:
+        members = self._members(states, codec)
         if codec is not None and codec.has_residual:
             if self._residual is None:
                 self._residual = torch.zeros_like(sent)

@@ -3,14 +3,14 @@
 The C library compares a delegated tensor's name, kind, dtype, shape and op across ranks, as for any
 tensor, and finds dead ranks. Then it gives the tensor a turn, a number that is the same on every
 rank. NCCL needs its calls in the same order on all ranks, so a :class:`Mover` makes the calls in
-the order of turns. Each rank of the process set needs its own GPU; otherwise the tensors are copied
-through the host.
+the order of turns, one call for each batch. If NCCL refuses the ranks' GPUs, for example because
+two ranks share a GPU, the tensors are copied through the host.
 """
 
 import math
 import threading
 import time
-from typing import Dict, Optional, Sequence
+from typing import Dict, Optional, Sequence, Set
 
 import torch
 
@@ -21,7 +21,7 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.torch.device_groups import GROUPS, gpu_of, new_store, why_host
+from hvdlite.torch.device_groups import GROUPS, Place, new_store, why_host
 from hvdlite.torch.mover import Mover
 from hvdlite.torch.moves import OPS
 from hvdlite.torch.tensors import DTYPES
@@ -35,19 +35,21 @@ _LEAVING = 10  # seconds for which a process that leaves the job waits for its t
 def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Optional[Mover]:
     """Return the mover for these tensors; None: the tensors go through the host.
 
-    Collective for a process set's first tensor on a GPU.
+    Collective for a process set's first tensor on a GPU, whatever the call: if the ranks make
+    different calls, hvdlite can then compare them.
 
+    :param tensors: the first one is on a device of ``GROUPS``.
     :param members: members of ``hvd_tensor``, equal on every rank.
     """
-    kinds = {tensor.device.type for tensor in tensors}
-    if len(kinds) != 1 or not kinds.issubset(GROUPS) or not _can_move(tensors, members):
-        return None
-    key = topology.job_number(), group_of(process_set), *kinds
+    key = topology.job_number(), group_of(process_set), tensors[0].device.type
     with _agreements.lock:
         agreement = _agreements.made.setdefault(key, _Agreement())
     mover = agreement.mover(tensors[0].device, process_set)
-    others = [tensor.device for tensor in tensors if mover and tensor.device != mover.device]
-    if mover is not None and others:
+    kinds = {tensor.device.type for tensor in tensors}
+    if mover is None or len(kinds) != 1 or not _can_move(tensors, members):
+        return None
+    others = [tensor.device for tensor in tensors if tensor.device != mover.device]
+    if others:
         raise ValueError(
             f"a tensor is on {others[0]}, but this rank's first tensor was on {mover.device}: "
             "keep all tensors of a process on one GPU, by torch.cuda.set_device(hvd.local_rank())"
@@ -85,6 +87,7 @@ class _Agreements(ModuleState):
     def begin(self) -> None:
         self.lock = threading.Lock()
         self.made: Dict[tuple, _Agreement] = {}  # agreements, by job, group and kind of device
+        self.told: Set[str] = set()  # reasons that have been logged
 
 
 _agreements = _Agreements()
@@ -95,15 +98,22 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
-    everyone = allgather_object((why_host(device), gpu_of(device)), name, process_set)
-    reasons = [f"rank {r}: {why}" for r, (why, _) in zip(process_set.ranks, everyone) if why]
-    if len({gpu for _, gpu in everyone}) < size:
-        reasons.append("several ranks use one GPU, which NCCL refuses")
-    if reasons:
-        if rank == 0:
-            logger.warning("tensors on %s go through the host: %s", device.type, reasons[0])
-        return None
-    return Mover(device, GROUPS[device.type](new_store(rank, size, name, process_set), rank, size))
+    everyone = dict(zip(process_set.ranks, allgather_object(Place.of(device), name, process_set)))
+    reason, asked = why_host(everyone), any(place.wants_host for place in everyone.values())
+    if not reason:
+        store = new_store(rank, size, name, process_set)
+        mover = Mover(device, GROUPS[device.type](store, rank, size))
+        refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
+        reason = next((f"NCCL refuses: {each}" for each in refusals if each), "")
+        if not reason:
+            mover.run()
+            return mover
+        mover.close()
+    if rank == 0 and not asked and reason not in _agreements.told:
+        _agreements.told.add(reason)
+        text = "tensors on %s go through memory of the host, because %s"
+        logger.warning(text, device.type, reason)
+    return None
 
 
 def finish_all(seconds: float = math.inf) -> None:

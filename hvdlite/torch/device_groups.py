@@ -3,7 +3,7 @@
 import os
 import socket
 from datetime import timedelta
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 import torch
 import torch.distributed as dist
@@ -27,20 +27,60 @@ def new_store(rank: int, size: int, name: str, process_set: ProcessSet) -> Any:
     return store or dist.TCPStore(address, port, size, False, _STORE_TIME)
 
 
-def why_host(device: torch.device) -> str:
-    """Return why this rank's tensors must go through the host; "" if they need not."""
-    if os.environ.get("HVDLITE_GPU", "").lower() == "host":
-        return "HVDLITE_GPU=host is set"
-    nccl = device.type != "cuda" or dist.is_nccl_available()
-    return "" if nccl else "its PyTorch has no NCCL"
+# NCCL's guide, "NCCL_MULTI_RANK_GPU_ENABLE (since 2.30) (experimental)": 1 lets several ranks use
+# one GPU. Older versions refuse this, and so do newer versions by default.
+_SHARING_SINCE = 2, 30
+_SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
-def gpu_of(device: torch.device) -> str:
-    """Return a name that is unique for this GPU in the job; for a CPU: unique for this process."""
+class Place(NamedTuple):
+    """What decides whether NCCL can move one rank's tensors."""
+
+    gpu: str  # unique for this GPU in the job; for a CPU: unique for this process
+    nccl: Tuple[int, ...]  # NCCL's version; (): this PyTorch has no NCCL
+    may_share: bool  # whether NCCL is told that several ranks may use a GPU
+    wants_host: bool  # whether the user wants tensors to go through the host
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Place":
+        """Return the place of this rank."""
+        may_share = os.environ.get(_SHARES, "").strip() not in ("", "0")
+        wants_host = os.environ.get("HVDLITE_GPU", "").lower() == "host"
+        return cls(_gpu_of(device), _nccl_version(device), may_share, wants_host)
+
+
+def _gpu_of(device: torch.device) -> str:
     if device.type != "cuda":
         return f"{socket.gethostname()} {os.getpid()}"
     known = torch.cuda.get_device_properties(device)
     return str(getattr(known, "uuid", f"{socket.gethostname()} {device.index}"))
+
+
+def _nccl_version(device: torch.device) -> Tuple[int, ...]:
+    """Return the version of the NCCL that is loaded, which may be newer than PyTorch's own."""
+    if device.type != "cuda":
+        return _SHARING_SINCE
+    if not dist.is_nccl_available():
+        return ()
+    loaded = getattr(dist.ProcessGroupNCCL, "get_runtime_nccl_version", torch.cuda.nccl.version)
+    return tuple(loaded()[:3])
+
+
+def why_host(places: Dict[int, Place]) -> str:
+    """Return why the ranks' tensors must go through the host; "" if they need not."""
+    without = [rank for rank, place in places.items() if not place.nccl]
+    alike = [[r for r, other in places.items() if other.gpu == p.gpu] for p in places.values()]
+    sharing = next((ranks for ranks in alike if len(ranks) > 1), [])
+    oldest = min(place.nccl for place in places.values())
+    if any(place.wants_host for place in places.values()):
+        return "HVDLITE_GPU=host is set"
+    if without:
+        return f"rank {without[0]}: its PyTorch has no NCCL"
+    if not sharing or all(p.may_share and p.nccl >= _SHARING_SINCE for p in places.values()):
+        return ""
+    version = ".".join(map(str, oldest))
+    hint = f"; {_SHARES}=1 allows it" if oldest >= _SHARING_SINCE else ""
+    return f"ranks {sharing[0]} and {sharing[1]} share a GPU, which NCCL {version} refuses{hint}"
 
 
 def _nccl(store, rank: int, size: int) -> Any:

@@ -8,7 +8,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from hvdlite.core.collectives import Memory, Started
-from hvdlite.core.native import call, ffi, lib
+from hvdlite.core.error_text import error_text
+from hvdlite.core.native import HvdliteError, call, ffi, lib
 from hvdlite.torch.moves import Move, move_by
 from hvdlite.torch.tensors import DTYPES
 
@@ -31,12 +32,33 @@ class Mover:
         self._turn = 1  # the turn of the next move
         self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
+
+    def run(self) -> None:
+        """Begin to make the calls for which no caller waits, in a thread of its own."""
         threading.Thread(target=self._run, name="hvdlite gpu", daemon=True).start()
+
+    def try_out(self) -> str:
+        """Sum a number over the ranks; return the error if the group refuses to, else "".
+
+        NCCL makes its communicator in the first call. It may refuse GPUs that hvdlite accepts.
+        """
+        one = torch.ones(1, device=self.device)
+        members = {"op": lib.HVD_SUM, "prescale": 1.0, "postscale": 1.0}
+        move = Move(lib.HVD_ALLREDUCE, None, one, one, members, self._ready())
+        try:
+            self._begin([move])
+        except Exception as error:
+            return error_text(error)
+        self.finish(move)
+        return ""
+
+    def _ready(self) -> Any:
+        """Return an event after all work that the caller has submitted to the GPU so far."""
+        return self._stream and torch.cuda.current_stream(self.device).record_event()
 
     def start(self, kind: int, names, tensors, outs, members: Sequence[dict]) -> "Delegated":
         """Start collectives; arguments as for ``Started``, with tensors in place of memory."""
-        stream = self._stream and torch.cuda.current_stream(self.device)
-        ready = stream and stream.record_event()
+        ready = self._ready()
         shapes = [Memory(0, DTYPES[each.dtype], tuple(each.shape), None) for each in tensors]
         delegated = [{**each, "delegated": 1} for each in members]
         with self._changed:
@@ -59,27 +81,42 @@ class Mover:
                 turn = lib.hvd_turn(move.handle)
                 if turn:  # turn 0 means an error, which finish() raises
                     self._agreed[turn] = move
-            while self._turn in self._agreed:
-                move = self._agreed.pop(self._turn)
-                self._turn += 1
+            batch = self._next_batch()
+            while batch:
+                self._turn += len(batch)
                 try:
-                    self._begin(move)
+                    self._begin(batch)
                 except Exception as error:
-                    move.error = _cause_of(error)
-                    self._fail(move.error)
+                    cause = self.failed or _cause_of(error)
+                    for move in batch:
+                        move.error = cause
+                    self._fail(cause)
+                batch = self._next_batch()
 
-    def _begin(self, move: Move) -> None:
+    def _next_batch(self) -> List[Move]:
+        """Return the moves of the next batch; []: some of them are not agreed yet."""
+        first = self._agreed.get(self._turn)
+        turns = range(self._turn, lib.hvd_last_turn(first.handle) + 1) if first else ()
+        if not all(turn in self._agreed for turn in turns):
+            return []
+        return [self._agreed.pop(turn) for turn in turns]
+
+    def _begin(self, batch: List[Move]) -> None:
         if self.failed:
             raise self.failed
         if self._stream is None:
-            move_by(self._group, move)
-            move.ended = True
+            move_by(self._group, batch)
+            for move in batch:
+                move.ended = True
             return
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            self._stream.wait_event(move.ready)
-            move_by(self._group, move)
-            move.ended = self._stream.record_event()
-        self._moving.append(move)
+            for move in batch:
+                self._stream.wait_event(move.ready)
+            move_by(self._group, batch)
+            ended = self._stream.record_event()
+        for move in batch:
+            move.ended = ended
+        self._moving.extend(batch)
 
     def finish(self, move: Move) -> torch.Tensor:
         """Wait until the group has moved the data; return the result, or raise the error."""
@@ -117,7 +154,10 @@ class Mover:
         self.close()
 
     def close(self) -> None:
-        """Abort the group and its calls in progress."""
+        """Abort the group and its calls in progress, and end the thread."""
+        with self._changed:
+            self.failed = self.failed or HvdliteError("the ranks of this job have parted")
+            self._changed.notify_all()
         with contextlib.suppress(Exception):
             self._group.abort()
 

@@ -1,6 +1,6 @@
 """Move: a tensor whose data a backend of ``torch.distributed`` moves between the ranks."""
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,15 +42,29 @@ class Move:
         return bool(self.error or self.ended is True or (self.ended and self.ended.query()))
 
 
-def move_by(group, move: Move) -> None:
-    """Make the backend move the data; NCCL queues its work on the current stream.
+def move_by(group, batch: Sequence[Move]) -> None:
+    """Make the backend move the data of a batch, in one call if the kind allows fusion.
 
-    Only code in inference mode may write to tensors made in inference mode. This function enters
-    the tensor's mode, because the caller's thread may be in another mode.
+    NCCL queues its work on the current stream. Only code in inference mode may write to tensors
+    made in inference mode. This function enters the tensors' mode, because the caller's thread may
+    be in another mode.
     """
-    written = move.tensor if move.out is None else move.out
-    with torch.inference_mode(written.is_inference()), torch.no_grad():
-        _move_by(group, move)
+    written = [move.tensor if move.out is None else move.out for move in batch]
+    with torch.inference_mode(any(each.is_inference() for each in written)), torch.no_grad():
+        if len(batch) == 1:
+            _move_by(group, batch[0])
+        else:
+            _move_fused(group, batch)
+
+
+def _move_fused(group, batch: Sequence[Move]) -> None:
+    """Move several tensors of one dtype in a fusion buffer, as the C library does on the host."""
+    buffer = torch.cat([move.tensor.reshape(-1) for move in batch])
+    first = batch[0]
+    _move_by(group, Move(first.kind, None, buffer, buffer, first.members, None))
+    parts = buffer.split([move.tensor.numel() for move in batch])
+    outs = [move.out for move in batch]
+    torch._foreach_copy_(outs, [part.view(out.shape) for part, out in zip(parts, outs)])
 
 
 def _move_by(group, move: Move) -> None:

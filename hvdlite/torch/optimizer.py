@@ -55,7 +55,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``synchronize()`` of an older one raise a RuntimeError.
 
     :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. NCCL moves the
-        gradients on CUDA if each rank has its own GPU; otherwise they go through the host.
+        gradients on CUDA, unless NCCL refuses the ranks' GPUs; then they go through the host.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
         are numbered in the optimizer's order.
     :param compression: one of ``hvd.Compression``, or your own class.

@@ -49,6 +49,9 @@ TEST(test_a_collective_whose_result_zeros_would_spoil_fails_after_a_join) {
     check_refused(max, "allreduce with op Max");
     check_refused(broadcast_of("x", 3, 0), "broadcast");
     check_refused(gather_of("x", 3, 2), "allgather");
+    struct request delegated = request_of("x", 3);
+    delegated.delegated = true;
+    check_refused(delegated, "allreduce with op Sum of a GPU's tensor. Set HVDLITE_GPU=host");
 }
 
 TEST(test_an_error_about_a_disagreement_names_only_ranks_that_submitted) {

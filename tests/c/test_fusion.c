@@ -74,6 +74,10 @@ TEST(test_a_batch_has_one_kind_dtype_op_and_scale) {
     r[4].rule = r[6].rule = HVD_SGD;
     r[5].rule = HVD_ADAM;
     plan_is(r, 1000, "0121343");
+    for (int i = 0; i < 7; i++) r[i] = a;
+    r[1].delegated = r[3].delegated = r[5].delegated = true;
+    r[5].dtype = HVD_INT32;
+    plan_is(r, 1000, "010102");
 }
 
 TEST(test_tensors_of_some_kinds_are_not_fused) {

@@ -125,11 +125,12 @@ ENGINES_TEST(test_the_engine_allocates_the_output_of_an_open_tensor, ranks_run, 
 }
 
 /* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all ranks,
- * its memory is not touched, and an allgather reports every rank's rows. */
+ * its memory is not touched, and an allgather reports every rank's rows. The tensors of a batch
+ * have consecutive turns and the same last turn. */
 ENGINES_TEST(test_tensors_that_another_library_moves_get_turns, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
-    int64_t turns[N], of_all[MOST_RANKS * N];
+    int64_t turns[2 * N], of_all[MOST_RANKS * 2 * N], last_of[N + 1] = {0};
     for (int k = 0; k < N; k++) {
         int i = (k * 5 + me->rank * 7) % N;
         struct hvd_handle *h = all[i] = new_handle();
@@ -145,17 +146,23 @@ ENGINES_TEST(test_tensors_that_another_library_moves_get_turns, ranks_run, 1, 3)
         CHECK(hvd_result(all[i], &rows) == NULL);
         for (int r = 0; i % 3 == 0 && r < me->ranks->size; r++) CHECK_INT(rows[r], r + 1);
         turns[i] = (int64_t)hvd_turn(all[i]);
-        CHECK(turns[i] > 0 && turns[i] <= N);
+        turns[N + i] = (int64_t)hvd_last_turn(all[i]);
+        CHECK(turns[i] > 0 && turns[i] <= turns[N + i] && turns[N + i] <= N);
+        CHECK(i % 3 || turns[i] == turns[N + i]); /* an allgather is a batch of its own */
+        last_of[turns[i]] = turns[N + i];
         hvd_drop(all[i]);
     }
+    for (int turn = 1; turn < N; turn++)
+        CHECK(last_of[turn] == turn || last_of[turn] == last_of[turn + 1]);
     struct hvd_handle *h = new_handle();
     h->tensor = (struct tensor){.in = turns, .out = of_all, .out_rows = me->ranks->size};
-    h->tensor.request = gather_of("turns", 1, N);
+    h->tensor.request = gather_of("turns", 1, 2 * N);
     h->tensor.request.dtype = HVD_INT64;
     submit(me, h);
     check_finished(h, PATIENCE, HVD_OK);
     hvd_drop(h);
-    for (int r = 0; r < me->ranks->size; r++) CHECK(!memcmp(of_all + r * N, turns, sizeof turns));
+    for (int r = 0; r < me->ranks->size; r++)
+        CHECK(!memcmp(of_all + r * 2 * N, turns, sizeof turns));
     for (int i = 0; i < N; i++)
         for (int k = 0; k < i; k++) CHECK(turns[i] != turns[k]);
 }

@@ -180,6 +180,14 @@ static int settle_views(const struct batch *batch, hvd_error *err) {
     return HVD_OK;
 }
 
+static void give_turns(struct executor *x, const struct batch *batch) {
+    uint64_t last = x->turns + batch->n;
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->pieces[i].tensor->turn = ++x->turns;
+        batch->pieces[i].tensor->last_turn = last;
+    }
+}
+
 static int run_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     struct tensor *first = batch->pieces[0].tensor;
     HVD_TRY(settle_views(batch, err));
@@ -187,7 +195,7 @@ static int run_batch(struct executor *x, const struct batch *batch, hvd_error *e
         memcpy(first->out, first->rows, sizeof *first->rows); /* the last rank that joined */
         return HVD_OK;
     }
-    if (first->request.delegated) first->turn = ++x->turns;
+    if (first->request.delegated) give_turns(x, batch);
     if (first->request.codec.kind) return run_coded(x, batch, err);
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;
     if (in_place && first->request.delegated) return HVD_OK;

@@ -44,7 +44,7 @@ struct tensor {
     const struct region *region; /* the region numbered request.region; NULL: none */
     double submitted;            /* time of the submission, by clock_now */
     bool queued;                 /* true: the tensor may wait behind another tensor with its name */
-    uint64_t turn;               /* turn of a delegated tensor; see hvd_turn */
+    uint64_t turn, last_turn;    /* of a delegated tensor; see hvd_turn and hvd_last_turn */
     /* Only the stepping thread uses the following fields. */
     /* true: zeros for a rank that has joined; the table owns this tensor */
     bool zeros;

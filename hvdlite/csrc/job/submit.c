@@ -177,4 +177,6 @@ int hvd_run(hvd_handle *h, const void *in, void *out, double seconds) {
 
 uint64_t hvd_turn(const hvd_handle *h) { return h->tensor.turn; }
 
+uint64_t hvd_last_turn(const hvd_handle *h) { return h->tensor.last_turn; }
+
 int hvd_source(hvd_handle *h) { return h->tensor.request.root; }

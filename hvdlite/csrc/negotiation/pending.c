@@ -259,9 +259,11 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
     error_set(
         err, HVD_MISMATCH,
         "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
-        "only in allreduces with op Sum, Average or Adasum: this is %s with op %s%s",
-        p->request.name, joined, kind_name(p->request.kind), op_name(p->request.op),
-        p->request.kind == HVD_ALLGATHER
+        "only in allreduces with op Sum, Average or Adasum%s: this is %s with op %s%s",
+        p->request.name, joined, p->request.delegated ? " of tensors in the host's memory" : "",
+        kind_name(p->request.kind), op_name(p->request.op),
+        p->request.delegated ? " of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
+        : p->request.kind == HVD_ALLGATHER
             ? ". With sparse_as_dense=True sparse gradients use an allreduce"
             : "");
 }

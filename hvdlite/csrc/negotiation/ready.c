@@ -150,7 +150,7 @@ void ready_clean(struct ready *r, const struct ready_plan *plan) {
 /* ---- fusion ---- */
 
 bool fusion_fits(const struct request *a, const struct request *b) {
-    if (a->delegated || a->kind != b->kind || a->contributors != b->contributors ||
+    if (a->delegated != b->delegated || a->kind != b->kind || a->contributors != b->contributors ||
         a->dtype != b->dtype)
         return false;
     if (a->kind == HVD_BROADCAST) return a->root == b->root;

@@ -6,25 +6,51 @@ import gpu_checks
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import hvdlite.torch as hvd
 from hvdlite.core.native import HvdliteError
-from hvdlite.torch import delegate, tensors
+from hvdlite.torch import delegate, device_groups, tensors
 
 CPU = torch.device("cpu")
-MOVERS = []
+MOVERS, CALLS = [], []
+
+
+class Gloo:
+    """A group of Gloo that records its collectives: name, and number of elements."""
+
+    def __init__(self, store, rank, size):
+        self._group = dist.ProcessGroupGloo(store, rank, size)
+        MOVERS.append(self)
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def allreduce(self, some, options):
+        CALLS.append(("allreduce", some[0].numel()))
+        return self._group.allreduce(some, options)
+
+    def broadcast(self, some, options):
+        CALLS.append(("broadcast", some[0].numel()))
+        return self._group.broadcast(some, options)
 
 
 @pytest.fixture(autouse=True)
 def gloo(monkeypatch):
-    def group(store, rank, size):
-        MOVERS.append(dist.ProcessGroupGloo(store, rank, size))
-        return MOVERS[-1]
-
-    monkeypatch.setitem(delegate.GROUPS, "cpu", group)
+    monkeypatch.setitem(delegate.GROUPS, "cpu", Gloo)
     tensors.DELEGATED.add("cpu")
     yield
     tensors.DELEGATED.discard("cpu")
+
+
+@pytest.fixture
+def anew():
+    """Begin a new job, whose ranks have not agreed yet on how to move tensors."""
+    hvd.shutdown()
+    hvd.init()
+    yield
+    hvd.shutdown()
+    hvd.init()
 
 
 @pytest.mark.parametrize("check", gpu_checks.CHECKS["hvdlite.torch"][:-2], ids=lambda c: c.__name__)
@@ -77,6 +103,176 @@ def test_delegation_works_for_one_rank_and_for_empty_tensors(rank, size):
     assert hvd.allgather(torch.ones(0, 2)).shape == (0, 2)
     for each in alone:
         hvd.remove_process_set(each)
+
+
+def test_tensors_of_one_call_are_moved_in_one_call_for_each_dtype(rank, size):
+    some = [torch.full((n, 2), float(n + rank)) for n in (3, 0, 1, 5)]
+    double = [torch.full((4,), rank, dtype=torch.float64)]
+    hvd.allreduce(some[0])
+    CALLS.clear()
+    handle = hvd.grouped_allreduce_async(some + double, op=hvd.Average, prescale_factor=2.0)
+    *found, last = handle.synchronize()
+    assert sorted(CALLS) == [("allreduce", 4), ("allreduce", 18)]
+    mean = sum(range(size)) / size
+    assert torch.equal(last, torch.full((4,), 2 * mean, dtype=torch.float64))
+    for given, result in zip(some, found):
+        assert result.shape == given.shape
+        assert torch.allclose(result, 2 * (given - rank + mean))
+    CALLS.clear()
+    hvd.broadcast_parameters(some, size - 1)
+    assert CALLS == [("broadcast", 18)]
+    for n, given in zip((3, 0, 1, 5), some):
+        assert torch.equal(given, torch.full((n, 2), n + size - 1.0))
+
+
+def test_fused_results_have_the_same_bits_on_all_ranks(rank, size):
+    generator = torch.Generator().manual_seed(rank)
+    some = [torch.randn(n, generator=generator) for n in (1, 7, 1000, 33)]
+    for dtype in (torch.float32, torch.bfloat16):
+        given = [each.to(dtype) for each in some]
+        found = torch.cat(hvd.grouped_allreduce(given))
+        everyone = hvd.allgather(found.reshape(1, -1))
+        assert all(torch.equal(row, found) for row in everyone)
+        exact = hvd.allreduce(torch.cat(given).double())
+        assert torch.allclose(found.double(), exact, atol=1e-6 if dtype.itemsize == 4 else 0.05)
+
+
+def test_compression_casts_gradients_before_the_group_moves_them(rank, size):
+    """Only a compression that carries over a part of the gradient goes through the host."""
+    for compression, moved in ((hvd.Compression.fp16, True), (hvd.Compression.one_bit(), False)):
+        model = nn.Linear(4, 3, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+        CALLS.clear()
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.full((1, 4), rank + 1.0)).sum().backward()
+            optimizer.step()
+        assert ([call for call in CALLS if call[1] >= 12] != []) == moved
+        if moved:
+            assert torch.equal(model.weight.grad, torch.full((3, 4), (size + 1) / 2))
+
+
+DISAGREEMENTS = {
+    "shape": lambda rank: hvd.allreduce(torch.ones(2 + rank), name="x"),
+    "dtype": lambda rank: hvd.allreduce(  # NCCL can't average integers
+        torch.ones(2, dtype=torch.float64 if rank else torch.int32), name="x"
+    ),
+    "op": lambda rank: hvd.grouped_allreduce(  # NCCL has no Adasum
+        [torch.ones(2)] * 3, name="x", op=hvd.Adasum if rank else hvd.Sum
+    ),
+    "prescale_factor": lambda rank: hvd.allreduce(
+        torch.ones(2), name="x", prescale_factor=rank + 1
+    ),
+    "root_rank": lambda rank: hvd.broadcast(torch.ones(2), rank, name="x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_a_disagreement_is_an_error_on_every_rank(what, rank, several):
+    hvd.allreduce(torch.ones(1))
+    with pytest.raises(HvdliteError, match=rf"'\S*x\S*': ranks disagree on the {what}.*rank 0: "):
+        DISAGREEMENTS[what](rank)
+
+
+@pytest.mark.parametrize("what", ["dtype", "op"])
+def test_a_disagreement_in_the_first_call_is_an_error_on_every_rank(what, rank, several, anew):
+    with pytest.raises(HvdliteError, match=f"ranks disagree on the {what}"):
+        DISAGREEMENTS[what](rank)
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
+
+
+def test_process_sets_that_overlap_move_their_tensors_at_the_same_time(rank, size):
+    """Each rank starts the calls in another order."""
+    if size < 3:
+        return
+    pairs = [hvd.add_process_set([r, (r + 1) % size]) for r in range(size)]
+    own = [each for each in pairs if each.included()]
+    order = random.Random(rank)
+    for each in pairs:  # the first call in each set makes its group, so all ranks have one order
+        if each.included():
+            hvd.allreduce(torch.ones(1), process_set=each)
+    for step in range(5):
+        handles = [
+            (each, number, hvd.allreduce_async(
+                torch.full((1000,), float(rank + number)), name=f"{step}.{number}", op=hvd.Sum,
+                process_set=each,
+            ))
+            for number in range(4)
+            for each in order.sample(own, len(own))
+        ]  # fmt: skip
+        for each, number, handle in order.sample(handles, len(handles)):
+            total = sum(r + number for r in each.ranks)
+            assert handle.synchronize().tolist() == [total] * 1000
+    for each in pairs:
+        hvd.remove_process_set(each)
+
+
+def test_a_rank_that_has_joined_is_named_in_the_error(rank, size):
+    if size == 1:
+        return
+    hvd.allreduce(torch.ones(1))
+    if rank:
+        match = r"rank 0 already joined.*of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
+        # ranks may call before rank 0 has joined; all see the error, as rank 0 makes no such call
+        with pytest.raises(HvdliteError, match=match):
+            hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum)
+    assert hvd.join() in range(size)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+
+
+def test_a_refusal_of_the_group_sends_tensors_through_the_host(
+    rank, size, anew, caplog, monkeypatch
+):
+    class Refuses(Gloo):
+        def allreduce(self, some, options):
+            raise RuntimeError("invalid usage")
+
+    monkeypatch.setitem(delegate.GROUPS, "cpu", Refuses)
+    delegate._agreements.told.clear()
+    for _ in range(2):
+        found = hvd.allreduce(torch.full((3,), rank + 1.0), op=hvd.Sum)
+        assert found.tolist() == [size * (size + 1) / 2] * 3
+    told = [record.getMessage() for record in caplog.records]
+    text = "memory of the host, because NCCL refuses: RuntimeError: invalid usage"
+    assert len(told) == (rank == 0) and all(text in each for each in told)
+
+
+def test_tensors_that_the_user_wants_on_the_host_go_there_without_a_warning(
+    rank, size, anew, caplog, monkeypatch
+):
+    if rank == size - 1:
+        monkeypatch.setenv("HVDLITE_GPU", "host")
+    made = len(MOVERS)
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
+    assert len(MOVERS) == made and not caplog.records
+
+
+V28, V30 = (2, 28, 9), (2, 30, 3)
+
+
+@pytest.mark.parametrize(
+    "places, reason",
+    [
+        ("a 28, b 28", ""),
+        ("a 28, b none", "rank 1: its PyTorch has no NCCL"),
+        ("a 28, b 28 host", "HVDLITE_GPU=host is set"),
+        ("a 28, b 28, a 28", "ranks 0 and 2 share a GPU, which NCCL 2.28.9 refuses"),
+        ("a 28 shares, a 28 shares", "ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"),
+        ("a 30 shares, a 28 shares", "ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"),
+        ("a 30, a 30", "NCCL 2.30.3 refuses; NCCL_MULTI_RANK_GPU_ENABLE=1 allows it"),
+        ("a 30 shares, a 30", "NCCL 2.30.3 refuses; NCCL_MULTI_RANK_GPU_ENABLE=1 allows it"),
+        ("a 30 shares, a 30 shares", ""),
+    ],
+)
+def test_nccl_moves_tensors_unless_it_refuses_the_ranks_gpus(places, reason):
+    made = {}
+    for rank, text in enumerate(places.split(", ")):
+        gpu, version, *words = text.split()
+        nccl = {"28": V28, "30": V30, "none": ()}[version]
+        made[rank] = device_groups.Place(gpu, nccl, "shares" in words, "host" in words)
+    found = device_groups.why_host(made)
+    assert found.endswith(reason) and bool(found) == bool(reason)
 
 
 def test_a_tensor_on_a_gpu_on_only_some_ranks_is_refused(rank, size):
