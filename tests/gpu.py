@@ -4,8 +4,11 @@
     python tests/gpu.py --device cpu      the same on the CPU, without copies from and to a GPU
 
 Two ranks share one GPU, which NCCL refuses, so their tensors pass through pinned host memory. Jobs
-of one rank use NCCL with hvdlite. Results are compared with those of one process on the joined
-batch. This needs Python with PyTorch, NumPy and cffi, but no network.
+of one rank use NCCL with hvdlite; so does a job of two ranks if NCCL can share the GPU. Results are
+compared with those of one process on the joined batch. This needs Python with PyTorch, NumPy and
+cffi, but no network. It ends within ``--seconds``; a check that this time cuts off has not run.
+
+Exit status: 1: a check failed; 2: no check failed, but some have not run.
 """
 
 import argparse
@@ -14,16 +17,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Iterable, Optional
 
 import torch
 import torch.distributed as dist
-from gpu_checks import CHECKS, RANKS, group
+from gpu_checks import CHECKS, RANKS, SHARED, group
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 90  # seconds that one program may take
+SECONDS = 210  # for all programs; `make test-gpu`, which also compiles, takes at most 4 minutes
+MOST = 90  # seconds that one program may take
+ENDING = 5  # seconds in which a program ends that was told to
 
 
 def on_rank(program: str, file: Path, device: torch.device) -> None:
@@ -45,20 +51,18 @@ def on_rank(program: str, file: Path, device: torch.device) -> None:
         dist.destroy_process_group()
 
 
-def run(program: str, folder: Path, device: str) -> Dict[str, Any]:
+def run(program: str, folder: Path, device: str, seconds: float) -> Dict[str, Any]:
     """Start the ranks of a program; return rank 0's results and the failures of other ranks."""
     ranks, file = RANKS[program], folder / "gpu-check.json"
     for old in folder.glob("gpu-check.*"):
         old.unlink()
+    limit = min(seconds - ENDING, MOST)
     start = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp", "-n", str(ranks)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path}
+    env["NCCL_MULTI_RANK_GPU_ENABLE"] = "1" if program == SHARED else "0"
     command = [*start, sys.executable, __file__, "--rank", program, str(file), "--device", device]
-    try:
-        done: Optional[subprocess.CompletedProcess] = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        done = None
+    status = ended_within(limit, subprocess.Popen(command, cwd=ROOT, env=env))
     files = [file.with_suffix(f".{rank}") for rank in range(ranks)]
     each = [json.loads(f.read_text()) if f.exists() else {} for f in files]
     found = copy.deepcopy(each[0])
@@ -66,12 +70,58 @@ def run(program: str, folder: Path, device: str) -> Dict[str, Any]:
         for name, result in other.items():
             if not result["ok"]:
                 found[name] = result
+    if status is None and limit < MOST:
+        return {**not_run(program, "the time was up"), **found}
     for function in CHECKS[program]:
         found.setdefault(function.__name__, {"ok": False, "value": "it was not reached"})
-    if done is None or done.returncode:
-        ended = f"no end in {LIMIT} s" if done is None else f"exit status {done.returncode}"
+    if status != 0:
+        ended = f"no end in {MOST} s" if status is None else f"exit status {status}"
         found["the end of the job"] = {"ok": False, "value": ended}
     return found
+
+
+def ended_within(seconds: float, process: subprocess.Popen) -> Optional[int]:
+    """Return the exit status of the process; None: it did not end in time, and was killed."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        process.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return None
+
+
+def not_run(program: str, why: str) -> Dict[str, Any]:
+    return {function.__name__: {"ok": None, "value": why} for function in CHECKS[program]}
+
+
+def run_all(
+    programs: Iterable[str], seconds: float, run: Callable, clock: Callable = time.monotonic
+) -> Dict[str, Dict[str, Any]]:
+    """Return the results of all programs, of which the last may have no time left.
+
+    :param run: a function of a program and its number of seconds.
+    """
+    until, found = clock() + seconds, {}
+    for program in programs:
+        left = until - clock()
+        enough = left > 2 * ENDING
+        found[program] = run(program, left) if enough else not_run(program, "the time was up")
+    return found
+
+
+def why_not(program: str, device: torch.device) -> str:
+    """Return why the program can't run here; "" if it can."""
+    if "nccl" not in program.lower():
+        return ""
+    if device.type != "cuda":
+        return "NCCL needs a GPU"
+    version = torch.cuda.nccl.version()[:2]
+    refuses = program == SHARED and version < (2, 30)
+    return f"NCCL {version[0]}.{version[1]} refuses two ranks on one GPU" if refuses else ""
 
 
 def table(found: Dict[str, Dict[str, Any]]) -> str:
@@ -82,8 +132,9 @@ def table(found: Dict[str, Dict[str, Any]]) -> str:
                 times[program] = result["value"]
     titles = list(dict.fromkeys(title for each in times.values() for title in each))
     lines = [f"| ms, allreduce | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
-    for program, each in times.items():
-        values = (f"{each[title]:.3g}" if title in each else "" for title in titles)
+    for program, each in [(program, times.get(program, {})) for program in found]:
+        values = [f"{each[title]:.3g}" if title in each else "" for title in titles]
+        values = values if each else ["not run"] * len(titles)
         lines.append(f"| {program}, {RANKS[program]} ranks | {' | '.join(values)} |")
     return "\n".join(lines)
 
@@ -95,6 +146,7 @@ def main() -> int:
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "gpu.json")
     parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS))
+    parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--rank", nargs=2, metavar=("PROGRAM", "FILE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
@@ -107,17 +159,35 @@ def main() -> int:
         )
     card = torch.cuda.get_device_name() if is_gpu else "no GPU: on the CPU"
     args.json.parent.mkdir(exist_ok=True)
-    programs = [p for p in args.only if is_gpu or "nccl" not in p.lower()]
-    found = {program: run(program, args.json.parent, str(args.device)) for program in programs}
-    args.json.write_text(json.dumps({"card": card, "torch": torch.__version__, **found}, indent=1))
+    reasons = {program: why_not(program, args.device) for program in args.only}
+    found = run_all(
+        [program for program in args.only if not reasons[program]],
+        args.seconds,
+        lambda program, left: run(program, args.json.parent, str(args.device), left),
+    )
+    skipped = {program: not_run(program, why) for program, why in reasons.items() if why}
+    args.json.write_text(
+        json.dumps({"card": card, "torch": torch.__version__, **found, **skipped}, indent=1)
+    )
+    print(f"\n{card}, PyTorch {torch.__version__}\n\n{table(found)}\n")
+    for program, why in reasons.items():
+        if why:
+            print(f"{program} does not apply: {why}")
+    return report(found)
+
+
+def report(found: Dict[str, Dict[str, Any]]) -> int:
+    """Print all results; return the exit status."""
     results = [(p, name, r) for p, checks in found.items() for name, r in checks.items()]
     for program, name, result in results:
         text = "" if isinstance(result["value"], dict) else result["value"] or ""
-        print(f"{'ok' if result['ok'] else 'FAILED':7}{program}: {name.replace('_', ' ')}; {text}")
-    failed = sum(not result["ok"] for *_, result in results)
-    print(f"\n{card}, PyTorch {torch.__version__}\n\n{table(found)}\n")
-    print(f"{len(results) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+        state = {True: "ok", False: "FAILED", None: "NOT RUN"}[result["ok"]]
+        print(f"{state:8}{program}: {name.replace('_', ' ')}; {text}")
+    passed, failed, missing = (
+        sum(result["ok"] is state for *_, result in results) for state in (True, False, None)
+    )
+    print(f"{passed} passed, {failed} failed, {missing} not run")
+    return 1 if failed else 2 if missing else 0
 
 
 if __name__ == "__main__":

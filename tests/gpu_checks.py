@@ -151,9 +151,15 @@ def the_optimizer_comes_to_what_one_process_does(device, rank, size):
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     found = train(model, optimizer, own(device, rank))
-    hvd.broadcast_optimizer_state(optimizer, 0)
-    for state in optimizer.state_dict()["state"].values():
+    # the last rank resumes: only this rank has states, on its own GPU
+    fresh = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    if rank == size - 1:
+        fresh.load_state_dict(optimizer.state_dict())
+    hvd.broadcast_optimizer_state(fresh, size - 1)
+    for param, state in fresh.state.items():
         assert state["momentum_buffer"].device.type == device.type
+        expect_equal(state["momentum_buffer"], optimizer.state[param]["momentum_buffer"].cpu())
+    assert len(fresh.state) == len(found)
     return expect_close(found, alone(device, size), 5e-6)
 
 
@@ -236,7 +242,7 @@ def nccl_moves_the_data(device, rank, size):
     assert hvd.nccl_built() and hvd.cuda_built()
     # Averages of integers are computed on the host, because NCCL would round them differently.
     whole, before = torch.full((3,), 7, device=device), movers[0]._turn
-    expect_equal(hvd.allreduce(whole, op=hvd.Sum), 7)
+    expect_equal(hvd.allreduce(whole, op=hvd.Sum), 7 * size)
     expect_equal(hvd.allreduce(whole, op=hvd.Average), 7)
     assert movers[0]._turn - before == 1
 
@@ -331,17 +337,20 @@ OF_GROUPS = [
     verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
     fsdp2_comes_to_what_one_process_does,
 ]  # fmt: skip
+SHARED = "hvdlite.torch by NCCL, which shares the GPU"
 RANKS = {  # program (hvdlite.torch, or a backend of torch.distributed) -> number of ranks
     "hvdlite.torch": 2,
     "hvdlite.torch by NCCL": 1,
     "cpu:hvdlite,cuda:hvdlite": 2,
     "cpu:gloo,cuda:gloo": 2,
     "cpu:hvdlite,cuda:nccl": 1,
+    SHARED: 2,
 }
 CHECKS["hvdlite.torch by NCCL"] = [
     *(each for each in CHECKS["hvdlite.torch"] if each is not a_disagreement_is_an_error),
     nccl_moves_the_data,
 ]
+CHECKS[SHARED] = [*CHECKS["hvdlite.torch"], nccl_moves_the_data]
 CHECKS["cpu:hvdlite,cuda:hvdlite"] = [*OF_GROUPS, times_of_a_group]
 CHECKS["cpu:gloo,cuda:gloo"] = [times_of_a_group]
 CHECKS["cpu:hvdlite,cuda:nccl"] = [*OF_GROUPS, times_of_a_group]

@@ -3,7 +3,7 @@
 A broadcast makes them equal. A Guard raises an error if weights have become unequal.
 """
 
-from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple, Union
 
 import torch
 
@@ -66,7 +66,8 @@ def broadcast_optimizer_state(
     """
     check_root(root_rank, global_process_set)  # raises before anything is sent
     owner = owner_name("optimizer_state")
-    groups = [len(group["params"]) for group in optimizer.param_groups]
+    param_groups = optimizer.param_groups
+    groups = [len(group["params"]) for group in param_groups]
     facts = [f"{type(optimizer).__name__}, parameters in its groups: {groups}"]
     agree(owner, facts, remedy="Make the same optimizer on every rank.")
     tensors: List[torch.Tensor] = []
@@ -78,7 +79,8 @@ def broadcast_optimizer_state(
     pack = lambda: (_pack(plain.state_dict(), tensors), has_left_out)  # noqa: E731
     packed, has_root = result_of_root(pack, root_rank, owner)
     if not is_root:
-        state = _unpack(packed, tensors)
+        devices = {p.device.type: p.device for group in param_groups for p in group["params"]}
+        state = _unpack(packed, tensors, devices)
     _broadcast(tensors, root_rank, owner, global_process_set)
     if not is_root:
         plain.load_state_dict(state)
@@ -110,22 +112,28 @@ class _Absent(NamedTuple):
 
     dtype: torch.dtype
     shape: Tuple[int, ...]
+    kind: str  # type of the device
 
 
 def _pack(value: Any, tensors: List[torch.Tensor]) -> Any:
     """Return the value with an _Absent for each tensor, and append the tensors to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
-        return _Absent(value.dtype, tuple(value.shape))
+        return _Absent(value.dtype, tuple(value.shape), value.device.type)
     return _mapped(value, lambda each: _pack(each, tensors))
 
 
-def _unpack(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Return the value with a new tensor for each _Absent, and append the tensors to the list."""
+def _unpack(value: Any, tensors: List[torch.Tensor], devices: Dict[str, torch.device]) -> Any:
+    """Return the value with a new tensor for each _Absent, and append the tensors to the list.
+
+    :param devices: this rank's device of each type. A tensor is on the same type of device as on
+        the root, because all ranks must send it in the same way.
+    """
     if isinstance(value, _Absent):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        device = devices.get(value.kind, value.kind)
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=device))
         return tensors[-1]
-    return _mapped(value, lambda each: _unpack(each, tensors))
+    return _mapped(value, lambda each: _unpack(each, tensors, devices))
 
 
 def _mapped(value: Any, function) -> Any:
@@ -137,9 +145,14 @@ def _mapped(value: Any, function) -> Any:
 
 
 def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
-    names = [f"broadcast.{name}" for name in group_names(owner, tensors)]
-    with progress.of_broadcast(root_rank, [t.nbytes for t in tensors]):
-        exchange.broadcast(names, tensors, root_rank, process_set, in_place=True).synchronize()
+    alike: Dict[str, List[torch.Tensor]] = {}  # one call for each type of device
+    for tensor in tensors:
+        alike.setdefault(tensor.device.type, []).append(tensor)
+    for number, (kind, some) in enumerate(alike.items()):
+        call = f"{owner}.{kind}" if number else owner
+        names = [f"broadcast.{name}" for name in group_names(call, some)]
+        with progress.of_broadcast(root_rank, [t.nbytes for t in some]):
+            exchange.broadcast(names, some, root_rank, process_set, in_place=True).synchronize()
 
 
 class Guard(guards.Guard):
@@ -161,7 +174,7 @@ class Guard(guards.Guard):
 
 
 def _as_numpy(tensor: torch.Tensor):
-    tensor = tensor.detach()
+    tensor = tensor.detach().cpu()
     if tensor.is_sparse:
         tensor = tensor._values()  # the other values are zeros
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
