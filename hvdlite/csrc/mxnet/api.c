@@ -107,10 +107,9 @@ int mxnet_array_check_storage(const struct mxnet_api *api, NDArrayHandle array, 
                            : "undefined");
     if (device != CPU && device != CPU_PINNED && device != CPU_SHARED)
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' is on device %d of type %d: expected a CPU array; copy it "
-                         "with as_in_context("
-                         "mx.cpu())",
-                         name, id, device);
+                         "tensor '%s' is on %s(%d): expected an array on a CPU, because no release "
+                         "of MXNet supports today's GPUs; copy it with as_in_context(mx.cpu())",
+                         name, device == GPU ? "gpu" : "an unknown device", id);
     return HVD_OK;
 }
 

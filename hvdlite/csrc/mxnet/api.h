@@ -20,7 +20,7 @@ struct device {
     int32_t type, id;
 };
 
-enum { CPU = 1, CPU_PINNED = 3, CPU_SHARED = 5 };
+enum { CPU = 1, GPU = 2, CPU_PINNED = 3, CPU_SHARED = 5 };
 /* FnProperty kAsync: if its arrays are free, an operation runs immediately on the pushing thread,
  * else on its device's worker. NOBODYS_DEVICE: device 15 of the type "shared memory", whose worker
  * runs no operators. (A CPU device with a number above the number of cores would make MXNet's
