@@ -22,14 +22,35 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Optional
 
+import gpu_checks
 import torch
 import torch.distributed as dist
-from gpu_checks import CHECKS, RANKS, SHARED, group
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 210  # for all programs; `make test-gpu`, which also compiles, takes at most 4 minutes
 MOST = 90  # seconds that one program may take
 ENDING = 5  # seconds in which a program ends that was told to
+
+SHARED = "hvdlite.torch by NCCL, which shares the GPU"
+RANKS = {  # program (hvdlite.torch, or a backend of torch.distributed) -> number of ranks
+    "hvdlite.torch": 2,
+    "hvdlite.torch by NCCL": 1,
+    "cpu:hvdlite,cuda:hvdlite": 2,
+    "cpu:gloo,cuda:gloo": 2,
+    "cpu:hvdlite,cuda:nccl": 1,
+    SHARED: 2,
+}
+_OF_ALL = gpu_checks.CHECKS["hvdlite.torch"]
+_OF_ONE = [each for each in _OF_ALL if each is not gpu_checks.a_disagreement_is_an_error]
+_OF_GROUPS = [*gpu_checks.OF_GROUPS, gpu_checks.times_of_a_group]
+CHECKS = {
+    "hvdlite.torch": _OF_ALL,
+    "hvdlite.torch by NCCL": [*_OF_ONE, gpu_checks.nccl_moves_the_data],
+    "cpu:hvdlite,cuda:hvdlite": _OF_GROUPS,
+    "cpu:gloo,cuda:gloo": [gpu_checks.times_of_a_group],
+    "cpu:hvdlite,cuda:nccl": _OF_GROUPS,
+    SHARED: [*_OF_ALL, gpu_checks.nccl_moves_the_data],
+}
 
 
 def on_rank(program: str, file: Path, device: torch.device) -> None:
@@ -39,7 +60,7 @@ def on_rank(program: str, file: Path, device: torch.device) -> None:
     if of_group:
         import hvdlite.torch.backend  # noqa: F401  registers the backend if hvdlite is not installed
 
-        group(program)
+        gpu_checks.group(program)
     found = {}
     for each in CHECKS[program]:
         try:

@@ -335,20 +335,3 @@ OF_GROUPS = [
     verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
     fsdp2_comes_to_what_one_process_does,
 ]  # fmt: skip
-SHARED = "hvdlite.torch by NCCL, which shares the GPU"
-RANKS = {  # program (hvdlite.torch, or a backend of torch.distributed) -> number of ranks
-    "hvdlite.torch": 2,
-    "hvdlite.torch by NCCL": 1,
-    "cpu:hvdlite,cuda:hvdlite": 2,
-    "cpu:gloo,cuda:gloo": 2,
-    "cpu:hvdlite,cuda:nccl": 1,
-    SHARED: 2,
-}
-CHECKS["hvdlite.torch by NCCL"] = [
-    *(each for each in CHECKS["hvdlite.torch"] if each is not a_disagreement_is_an_error),
-    nccl_moves_the_data,
-]
-CHECKS[SHARED] = [*CHECKS["hvdlite.torch"], nccl_moves_the_data]
-CHECKS["cpu:hvdlite,cuda:hvdlite"] = [*OF_GROUPS, times_of_a_group]
-CHECKS["cpu:gloo,cuda:gloo"] = [times_of_a_group]
-CHECKS["cpu:hvdlite,cuda:nccl"] = [*OF_GROUPS, times_of_a_group]
