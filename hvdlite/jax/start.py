@@ -17,6 +17,7 @@ from hvdlite.jax.library import choose
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
+_TESTED = "JAX 0.7.2 to 0.12.0"
 _kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
 
 
@@ -57,8 +58,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
         raise RuntimeError(
-            f"hvdlite.jax does not support JAX {jax.__version__}: docs/jax.md has the supported "
-            "versions"
+            f"hvdlite.jax does not support JAX {jax.__version__}: it was tested with {_TESTED}"
         ) from error
     cliques.enter_thread()
     _kept.append(cliques)

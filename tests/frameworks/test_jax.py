@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,17 @@ def test_a_job_that_called_jax_distributed_initialize_works(numbers, text, tmp_p
     script.write_text(JOINED)
     jobs = start_ranks(2, str(script), numbers)
     assert [text in job.output for job in jobs] == [True, True], [job.output for job in jobs]
+
+
+def test_an_unsupported_jax_is_an_error_that_names_supported_versions(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hvdlite.jax as hvd, jax\ndel jax.make_user_context\n"
+        "try: hvd.init()\nexcept RuntimeError as error: print('ERROR', error)\n"
+    )
+    job = assert_passed(mpirun(2, str(script), timeout=120))
+    text = f"hvdlite.jax does not support JAX {version('jax')}: it was tested with JAX 0.7.2 to "
+    assert job.output.count(f"ERROR {text}") == 2, job.output
 
 
 def test_hvdlites_library_does_not_affect_jax_without_hvdlite():
