@@ -19,11 +19,12 @@
 #   make bench-pytorch   a training step of hvdlite and of DDP over Gloo, writes docs/pytorch.md
 #   make bench-small     small allreduces of hvdlite, three MPIs, UCC, DeepSpeed and Gloo, writes
 #                  docs/benchmarks.md; UCC needs curl, autoconf, automake and libtool
-#   make bench-cores     allreduces on many cores, of 2 to 32 ranks of hvdlite,
-#                  DeepSpeed, Gloo and Open MPI; writes build/cores.json
+#   make bench-cores     allreduces on many cores, of 2 to 32 ranks of hvdlite, three MPIs, UCC,
+#                  DeepSpeed and Gloo; writes build/cores.json   (4 minutes at most)
 #   make test-gpu        tests hvdlite.torch and the backend on a GPU; writes build/*.json. It and
 #                  bench-cores need gcc, c++, PyTorch, NumPy, and cffi or its wheel in WHEELS=folder.
-#                  For DeepSpeed bench-cores needs the build/deepspeed of bench-small, with its ninja
+#                  For DeepSpeed bench-cores needs the build/deepspeed of bench-small, with its ninja;
+#                  for UCC, Intel MPI and MPICH build/ucc, .venv-intel and .venv-mpich, and mpi4py
 #   make sim       builds the simulation (python -m benchmarks.sim --help); needs libsimgrid-dev
 #   make sim-validate   as root: fails if simulated and emulated hosts differ      (4 minutes)
 #   make bench-hosts   as root: allreduces of emulated hosts, writes docs/hosts.md (15 minutes)

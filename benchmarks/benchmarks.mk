@@ -26,7 +26,7 @@ horovod:
 	    HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
 	    .venv-peers/bin/pip install --quiet --disable-pip-version-check --no-build-isolation $(HOROVOD)
 
-bench: install peers
+bench: install peers small-peers
 	rm -f build/bench.json
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(ARGS)
 	$(BIN)/python -m benchmarks.report
@@ -45,10 +45,9 @@ bench-small: install small-peers $(FRAMEWORKS_DEPS)
 	$(FRAMEWORKS)/bin/python -m benchmarks.small --page docs/benchmarks.md $(ARGS)
 
 # --no-deps: Intel MPI requires a libfabric that was never released, but its wheel contains one.
-small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/ucc/.stamp
+small-peers: .venv-intel/.stamp .venv-mpich/.stamp build/deepspeed/.stamp build/ucc/loop.so
 .venv-%/.stamp:
-	tools/new-environment.sh "$(PYTHON)" .venv-$* 1.23.5
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check mpi4py==4.1.2 numpy==1.23.5 tqdm
+	tools/new-environment.sh "$(PYTHON)" .venv-$* 2
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	    $(if $(filter intel,$*),impi-rt==2021.19.0,mpich==5.0.2) && touch $@ || \
 	    { rm -rf .venv-$*; echo "hvdlite: $* MPI is left out: it could not be installed"; }
@@ -69,19 +68,25 @@ COMPILE_DEEPSPEED = from torch.utils.cpp_extension import load; load('deepspeed_
 
 # Builds UCC from source, over a wheel's UCX; the wheel's .la files name paths of another machine.
 UCC_SOURCE ?= https://github.com/openucx/ucc/archive/refs/tags/v1.8.0.tar.gz
-build/ucc/.stamp: benchmarks/ucc_loop.c
+build/ucc/.stamp:
 	rm -rf $(@D) && mkdir -p $(@D)/ucx $(@D)/source
 	.venv/bin/pip install --quiet --no-deps --target $(@D)/ucx libucx-cu12==1.22.0 && \
 	find $(@D)/ucx -name '*.la' -delete && \
 	curl -sSfL $(UCC_SOURCE) | tar -C $(@D)/source --strip-components=1 -xz && \
 	(cd $(@D)/source && ./autogen.sh && ./configure --prefix=$(CURDIR)/$(@D) --without-cuda --with-mpi=no \
-	    --with-ucx=$(CURDIR)/$(@D)/ucx/libucx && $(MAKE) install) > $(@D)/log 2>&1 && \
-	$(CC) -O2 -shared -fPIC -I$(@D)/include $< -o $(@D)/loop.so -L$(@D)/lib -lucc -Wl,-rpath,$(CURDIR)/$(@D)/lib \
-	    -Wl,-rpath,$(CURDIR)/$(@D)/ucx/libucx/lib && touch $@ || \
+	    --with-ucx=$(CURDIR)/$(@D)/ucx/libucx && $(MAKE) install) > $(@D)/log 2>&1 && touch $@ || \
 	    echo "hvdlite: UCC is left out: it could not be built ($(@D)/log)"
 
-# bench-cores and test-gpu also work on a machine without a network. Copy a checkout to that machine;
-# to measure DeepSpeed, too, copy build/deepspeed with it.
+# With DT_RPATH and ORIGIN the loader finds the libraries of UCC's components, too, and finds them in
+# a copy of the folder.
+build/ucc/loop.so: benchmarks/ucc_loop.c build/ucc/.stamp
+	test ! -e build/ucc/.stamp || $(CC) -O2 -shared -fPIC -I$(@D)/include $< -o $@ -L$(@D)/lib \
+	    -L$(@D)/ucx/libucx/lib -Wl,--no-as-needed -lucc -lucp -lucs \
+	    -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib:$$ORIGIN/ucx/libucx/lib'
+
+# bench-cores and test-gpu also work on a machine without a network: copy a checkout to that machine.
+# BEGAN: bench-cores takes at most 4 minutes, with the compilation.
+BEGAN := $(shell date +%s)
 AWAY := build/away
 AWAY_PYTHON ?= python3
 WHEELS ?= .whl
@@ -89,9 +94,9 @@ AWAY_RUN = PYTHONPATH=$(CURDIR)/$(AWAY)/site:$(CURDIR):$$PYTHONPATH $(AWAY_PYTHO
 
 bench-cores: $(AWAY)/.stamp
 	test ! -e build/deepspeed/shm.cpp || \
-	    PATH=$$PWD/build/deepspeed/ninja/bin:$$PATH $(AWAY_RUN) -c "$(COMPILE_DEEPSPEED)" || \
+	    PATH=$$PWD/build/deepspeed/ninja/bin:$$PATH timeout 90 env $(AWAY_RUN) -c "$(COMPILE_DEEPSPEED)" || \
 	    echo "hvdlite: DeepSpeed's operation is left out: it could not be compiled"
-	$(AWAY_RUN) -m benchmarks.cores $(ARGS)
+	$(AWAY_RUN) -m benchmarks.cores --seconds $$(($(BEGAN) + 240 - $$(date +%s))) $(ARGS)
 
 test-gpu: $(AWAY)/.stamp
 	$(AWAY_RUN) tests/gpu.py $(ARGS)

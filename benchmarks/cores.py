@@ -1,31 +1,32 @@
 """Measures allreduces on one many-core host, from 2 ranks with many cores to 32 ranks.
 
-    make bench-cores                      2, 4, 8, 16, 32 ranks on all cores, build/cores.json
+    make bench-cores                      2, 16, 4, 8, 32 ranks on all cores, build/cores.json
     make bench-cores ARGS="--layouts 2x8 --seconds 60"
 
 A layout RxT has R ranks with T cores each; each rank is bound to its own cores. The calls are
-in-place float32 sums from Python. hvdlite, DeepSpeed's operation (with T OpenMP threads) and Gloo
-take turns in the same processes. Open MPI also runs if ``mpirun`` is in PATH. With more than 8
-ranks, plans of hvdlite also run in teams of each size (HVDLITE_TEAM_RANKS). The benchmark needs
-PyTorch, NumPy and cffi, but no network. A figure is the slowest rank's median time; CPU is a rank's
-processor time per call.
+in-place float32 sums from Python, or in a loop in C. hvdlite, DeepSpeed's operation (with T OpenMP
+threads) and Gloo take turns in the same processes; UCC and each MPI of benchmarks/mpis.py have
+their own processes. With more than 8 ranks, plans of hvdlite also run in teams of each size
+(HVDLITE_TEAM_RANKS). The benchmark needs PyTorch, NumPy and cffi, for the MPIs also mpi4py, but no
+network. A figure is the slowest rank's median time; CPU is a rank's processor time per call.
+
+All of them together take at most --seconds. The jobs whose results matter most come first. The
+table and the JSON file name every system that did not run, and the reason.
 """
 
 import json
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 import hvdlite as hvd
-from benchmarks import harness, small
+from benchmarks import harness, mpis, small
 from benchmarks.harness import ROOT, parser_of, show
 
 TITLES = {
@@ -33,12 +34,18 @@ TITLES = {
     64 << 20: "64 MiB",
 }  # fmt: skip
 TEAMS = "hvdlite, a plan, HVDLITE_TEAM_RANKS="
+TOGETHER = {"hvdlite": ["hvdlite", "DeepSpeed", "Gloo"]}  # systems that take turns in one job
+LAUNCH = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
+LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"  # of the launchers
+MOST = 80  # seconds of one job, so that a job that hangs leaves time for the others
+LEAST = 5  # a job does not start with fewer seconds
+END = harness.KILL_AFTER + 2  # seconds to stop the last job, and to write the results
 OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its cores, not only one
 
 
 def layouts_of(cores: int) -> List[str]:
-    """Return layouts of 2 to 32 ranks, with an equal number of cores for each rank."""
-    return [f"{n}x{cores // n}" for n in (2, 4, 8, 16, 32) if n <= cores]
+    """Return layouts of 2 to 32 ranks, each with as many cores, the most telling layouts first."""
+    return [f"{n}x{cores // n}" for n in (2, 16, 4, 8, 32) if n <= cores]
 
 
 def processor() -> str:
@@ -77,86 +84,116 @@ def teams_of(ranks: int) -> Dict[str, Dict[str, str]]:
 
 
 def on_rank(folder: str, contestant: str, threads: int) -> None:
-    names = "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"
-    local = next(os.environ[name] for name in names if name in os.environ)
+    local = next(os.environ[name] for name in LOCAL_RANK if name in os.environ)
     cores = sorted(os.sched_getaffinity(0))
     first = int(local) * threads
     os.sched_setaffinity(0, {cores[i % len(cores)] for i in range(first, first + threads)})
-    if contestant.startswith(TEAMS):
-        comm: Any = OverHvdlite()
-        libraries = {contestant: plan}
-    elif contestant == "Open MPI":
+    if contestant in mpis.SETTINGS:
         from mpi4py import MPI
 
-        comm = MPI.COMM_WORLD
+        comm: Any = MPI.COMM_WORLD
         libraries = {contestant: small.of_mpi(comm.Dup())}
+    elif contestant.startswith(TEAMS):
+        comm, libraries = OverHvdlite(), {contestant: plan}
+    elif contestant == small.UCC:
+        comm = OverHvdlite()
+        libraries = {contestant: small.of_ucc(comm)}
     else:
-        import torch
-
         comm = OverHvdlite()
         libraries = {**small.of_hvdlite(), "Gloo": small.of_gloo(comm)}
-        if small.DEEPSPEED.is_dir():
+        if not small.deepspeed_fails():
             libraries["DeepSpeed"] = small.of_deepspeed(comm)
-        torch.set_num_threads(threads)
-    harness.write(folder, comm.rank, small.measure(comm, libraries, tuple(TITLES)))
+    small.measure(comm, libraries, folder, tuple(TITLES))
 
 
-def run_layout(layout: str) -> Dict[str, Any]:
-    """Return the slowest rank's result of :func:`small.measure`, for each library."""
-    ranks, threads = map(int, layout.split("x"))
-    launch = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
-    teams = teams_of(ranks)
-    starts = {"hvdlite": launch, **dict.fromkeys(teams, launch)}
-    if shutil.which("mpirun"):
-        starts["Open MPI"] = ["mpirun", "--bind-to", "none", "--oversubscribe"]
-    found: Dict[str, Any] = {}
-    for contestant, start in starts.items():
-        began = time.monotonic()
-        environment = {**OPENMP, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path()}
-        environment.update(teams.get(contestant, {}))
-        of_ranks = harness.results(
-            [*start, "-n", str(ranks)], "cores", [contestant, str(threads)], 120, **environment
-        )
-        try:
-            found.update(small.slowest(list(of_ranks)))
-        # continue, so that the table has the other rows
-        except (SystemExit, subprocess.TimeoutExpired) as failed:
-            print(failed, file=sys.stderr)
-        print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
-    return found
+def jobs_of(layouts: Sequence[str]) -> List[Tuple[str, str]]:
+    """Return layouts and contestants in the order of measurement: teams are last."""
+    systems = [(each, name) for each in layouts for name in ("hvdlite", *mpis.SETTINGS, small.UCC)]
+    return systems + [(each, name) for each in layouts for name in teams_of(ranks_of(each))]
+
+
+def ranks_of(layout: str) -> int:
+    return int(layout.split("x")[0])
+
+
+def run_job(layout: str, contestant: str, limit: float) -> Tuple[Dict[str, Any], Optional[str]]:
+    """Return the slowest rank's result for each library and size, and why sizes are missing."""
+    ranks, threads = layout.split("x")
+    environment = {**OPENMP, "OMP_NUM_THREADS": threads, "PYTHONPATH": python_path()}
+    environment.update(teams_of(int(ranks)).get(contestant) or mpis.SETTINGS.get(contestant, {}))
+    start = mpis.launcher(contestant) if contestant in mpis.SETTINGS else LAUNCH
+    job = [*start, "-n", ranks], "cores", [contestant, threads], limit
+    try:
+        return small.slowest([*harness.results(*job, **environment)]), None
+    except harness.Failed as failed:
+        has_all = len(failed.found) == int(ranks)
+        return small.slowest(failed.found) if has_all else {}, str(failed)
 
 
 def python_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def measured(layouts: List[str], seconds: float) -> Tuple[Dict[str, Any], List[str]]:
-    """Return the results by layout, and the layouts for which no time was left."""
-    found, until = {}, time.monotonic() + seconds
-    for number, layout in enumerate(layouts):
-        if time.monotonic() > until:
-            return found, layouts[number:]
-        found[layout] = run_layout(layout)
-    return found, []
+def measured(
+    jobs: Sequence[Tuple[str, str]], until: float, left_out: Dict[str, str],
+    save: Callable[[Dict[str, Any]], None], run: Callable = run_job,
+) -> Dict[str, Any]:  # fmt: skip
+    """Run the jobs; return their results, and why other results are missing, both by layout.
+
+    :param until: the time.monotonic() at which the last job must have ended.
+    :param left_out: contestants that can't run here, each with the reason.
+    :param save: takes the results after each job, because another program may end this one.
+    """
+    found: Dict[str, Any] = {"layouts": {}, "not run": {}}
+    for layout, contestant in jobs:
+        began = time.monotonic()
+        why = left_out.get(contestant)
+        if not why and until - began < LEAST:
+            why = "no time was left"
+        if not why:
+            results, why = run(layout, contestant, min(MOST, until - began))
+            found["layouts"].setdefault(layout, {}).update(results)
+            print(f"{layout} {contestant}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+        for name in TOGETHER.get(contestant, [contestant]):
+            reason = left_out.get(name, why)
+            if reason:
+                found["not run"].setdefault(layout, {})[name] = reason
+        save(found)
+    return found
+
+
+def text_of(found: Dict[str, Any]) -> str:
+    """Return the tables of the layouts, and the list of what did not run."""
+    tables = [small.table([run], layout, TITLES) for layout, run in found["layouts"].items()]
+    layouts: Dict[Tuple[str, str], List[str]] = {}
+    for layout, reasons in found["not run"].items():
+        for pair in reasons.items():
+            layouts.setdefault(pair, []).append(layout)
+    reasons = {f"{name}, {', '.join(where)}": why for (name, why), where in layouts.items()}
+    return "\n\n".join([found["machine"], *tables, *([small.not_run(reasons)] if reasons else [])])
 
 
 def main() -> None:
+    began = time.monotonic()
     parser = parser_of(__doc__)
     add = parser.add_argument
     add("--layouts", nargs="+", metavar="RxT", default=layouts_of(len(os.sched_getaffinity(0))))
-    add("--seconds", type=float, default=200, help="start no layout after this time (%(default)s)")
+    add("--seconds", type=float, default=240, help="the whole run ends by then (%(default)s)")
     add("--json", type=Path, default=harness.BUILD / "cores.json", help="(%(default)s)")
     add("--rank", nargs=3, metavar=("FOLDER", "CONTESTANT", "THREADS"))
     args = parser.parse_args()
     if args.rank:
         return on_rank(args.rank[0], args.rank[1], int(args.rank[2]))
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    found, left_out = measured(args.layouts, args.seconds)
-    args.json.parent.mkdir(exist_ok=True)
-    args.json.write_text(json.dumps({"machine": processor(), "layouts": found}, indent=1))
-    tables = [small.table([run], layout, TITLES) for layout, run in found.items()]
-    late = [f"No time was left for {', '.join(left_out)}."] if left_out else []
-    show("\n\n".join([processor(), *tables, *late]), args.page)
+    machine = {"machine": processor()}
+
+    def save(found: Dict[str, Any]) -> None:
+        args.json.parent.mkdir(exist_ok=True)
+        args.json.write_text(json.dumps({**machine, **found}, indent=1))
+
+    jobs, until = jobs_of(args.layouts), began + args.seconds - END
+    found = measured(jobs, until, small.left_out(), save)
+    show(text_of({**machine, **found}), args.page)
 
 
 if __name__ == "__main__":

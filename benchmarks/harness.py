@@ -9,12 +9,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 UNLIMITED = "unlimited"  # for links whose rate is not limited
+KILL_AFTER = 5  # seconds between SIGTERM and SIGKILL for a command that takes too long
 PAYLOAD = 0.956  # share of data in a frame: 1,448 of 1,514 bytes, with TCP's time stamps
 
 
@@ -163,6 +165,17 @@ def on_hosts(hosts: int, rate: str, ranks: int = 1, burst: str = "32kb") -> List
     return [sys.executable, *cluster, sys.executable, *launch]
 
 
+class Failed(SystemExit):
+    """Ranks have failed.
+
+    :ivar found: what ranks have written before.
+    """
+
+    def __init__(self, why: str, found: List[Any]) -> None:
+        super().__init__(why)
+        self.found = found
+
+
 def results(start: Sequence[str], module: str, arguments: Sequence[str], limit: float = 600,
             python: Path = Path(sys.executable), **environment: str) -> Iterator[Any]:  # fmt: skip
     """Run a module of benchmarks on ranks; yield the results that they write by :func:`write`, in
@@ -171,19 +184,35 @@ def results(start: Sequence[str], module: str, arguments: Sequence[str], limit: 
     :param start: the command that starts ranks, such as :func:`on_hosts` returns.
     :param limit: seconds that the ranks may take.
     :param python: the ranks' Python.
-    :raises SystemExit: the ranks have failed.
+    :raises Failed: the ranks have failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [*start, str(python), "-m", f"benchmarks.{module}", "--rank", folder, *arguments],
-            cwd=ROOT, timeout=limit, env={**os.environ, **environment},
-        )  # fmt: skip
-        if done.returncode:
-            sys.exit(f"{module} {' '.join(arguments)}: exit status {done.returncode}, no results")
-        for file in sorted(Path(folder).iterdir()):
-            yield json.loads(file.read_text())
+        command = [*start, str(python), "-m", f"benchmarks.{module}", "--rank", folder, *arguments]
+        _, why = limited(command, limit, env={**os.environ, **environment})
+        found = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
+    if why:
+        raise Failed(f"{module} {' '.join(arguments)}: {why}", found)
+    yield from found
+
+
+def limited(command: Sequence[str], limit: float, **options: Any) -> Tuple[Any, Optional[str]]:
+    """Run a command in ROOT; return subprocess.run's result, and why the command failed, or None.
+
+    :param limit: after this number of seconds SIGTERM lets a launcher end its ranks; KILL_AFTER
+        seconds later SIGKILL follows.
+    :param options: of subprocess.run.
+    """
+    begin = time.monotonic()
+    timeout = ["timeout", "--foreground", f"--kill-after={KILL_AFTER}", str(limit)]
+    done = subprocess.run([*timeout, *command], cwd=ROOT, **options)
+    if not done.returncode:
+        return done, None
+    is_late = time.monotonic() - begin >= limit
+    return done, f"not done after {limit:.0f} s" if is_late else f"exit status {done.returncode}"
 
 
 def write(folder: str, rank: int, found: Any) -> None:
-    """Write a rank's results to a file for :func:`results`."""
-    (Path(folder) / f"{rank:04}.json").write_text(json.dumps(found))
+    """Write a rank's results to a file for :func:`results`; a later call replaces the file."""
+    part = Path(folder) / f"{rank:04}.part"
+    part.write_text(json.dumps(found))
+    part.replace(part.with_suffix(".json"))

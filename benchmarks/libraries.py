@@ -4,16 +4,23 @@ A function of ``OPEN`` starts the library on a communicator, and returns the lib
 communicator of the ranks that measure.
 """
 
+import ctypes
 import os
-from typing import Callable
+import sys
+from typing import Callable, Optional
 
 import numpy as np
 
+from benchmarks.harness import ROOT
 from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
 from hvdlite.core import places
 from hvdlite.launch import ranks
 from hvdlite.launch.job import Job
+
+DEEPSPEED = ROOT / "build" / "deepspeed"
+UCC_LOOP = ROOT / "build" / "ucc" / "loop.so"
+BUILT = {"deepspeed": DEEPSPEED, "ucc": UCC_LOOP}  # what `make small-peers` builds
 
 
 def open_hvdlite(comm):
@@ -67,6 +74,89 @@ class Gloo(MPI):
 
     def to_numpy(self, array) -> np.ndarray:
         return array.numpy()
+
+
+class DeepSpeed(Gloo):
+    """DeepSpeed's operation for one host's CPUs; a call waits."""
+
+    def allreduce(self, array, name: str, priority: int):
+        return self.hvd(array)
+
+    def finish(self, started) -> list:
+        return list(started)
+
+
+def load_deepspeed():
+    """:raises ImportError: the operation is not there, or is compiled for another PyTorch."""
+    import torch  # noqa: F401  has the libraries that the operation needs
+
+    sys.path.insert(0, str(DEEPSPEED))
+    import deepspeed_shm_comm
+
+    return deepspeed_shm_comm
+
+
+def deepspeed_fails() -> Optional[str]:
+    """Return why DeepSpeed's operation can't run, or None."""
+    try:
+        load_deepspeed()
+    except ImportError as why:
+        return f"its operation is not compiled: {why}"
+    return None
+
+
+def open_deepspeed(comm) -> Callable:
+    """Return DeepSpeed's operation, which sums a tensor in place and spins in shared memory."""
+    import torch
+
+    operation = load_deepspeed()
+    # DeepSpeed also makes the name of its shared memory from these variables
+    where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}
+    os.environ.update(where, MASTER_PORT=str(free_port(comm)))
+    operation.initialize(comm.size, comm.rank)
+    return torch.ops.deepspeed.inference_all_reduce_
+
+
+class UCC(MPI):
+    """UCC's persistent allreduces, one for each name."""
+
+    def __init__(self, comm, label: str) -> None:
+        super().__init__(comm, label)
+        self.plan, self.plans = open_ucc(comm), {}
+
+    def allreduce(self, array, name: str, priority: int):
+        if name not in self.plans:
+            self.plans[name] = self.plan(array)
+        self.plans[name](1)
+        return array
+
+
+def open_ucc(comm) -> Callable:
+    """Return a function of a float32 array, which returns a function that sums the array ``count``
+    times, in a loop in C: benchmarks/ucc_loop.c."""
+    library = ctypes.CDLL(str(UCC_LOOP))
+    library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    def gather(mine: int, everyone: int, nbytes: int) -> int:
+        parts = [comm.bcast(ctypes.string_at(mine, nbytes), root) for root in range(comm.size)]
+        ctypes.memmove(everyone, b"".join(parts), nbytes * comm.size)
+        return 0
+
+    status = library.ucc_loop_open(comm.rank, comm.size, gather)
+    assert status == 0, f"UCC's status is {status}"
+
+    def plan(array: np.ndarray) -> Callable[[int], None]:
+        handle = ctypes.c_void_p()
+        assert not library.ucc_loop_plan(array.ctypes.data, array.size, ctypes.byref(handle))
+
+        def repeat(count: int, _alive=(array, gather)) -> None:
+            assert library.ucc_loop_run(handle, count) == 0, "UCC failed"
+
+        return repeat
+
+    return plan
 
 
 def join_gloo(comm, host: str = "127.0.0.1"):
@@ -194,6 +284,8 @@ OPEN = {
     "horovod": open_horovod,
     "mpi": lambda comm: (MPI(comm.Dup(), "MPI"), comm),
     "gloo": lambda comm: (Gloo(join_gloo(comm), "Gloo"), comm),
+    "deepspeed": lambda comm: (DeepSpeed(open_deepspeed(comm), "DeepSpeed"), comm),
+    "ucc": lambda comm: (UCC(comm, "UCC"), comm),
     "ps": open_ps,
     "zero": lambda comm: (Sharded(join_gloo(comm), "DDP, ZeroRedundancyOptimizer"), comm),
     "alone": lambda comm: (Alone(), comm),

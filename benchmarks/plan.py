@@ -1,10 +1,13 @@
 """The contestants, their settings, and the suites: cases that are measured in one process."""
 
 import os
+from functools import lru_cache
 from pathlib import Path
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
+from benchmarks import libraries, mpis
 from benchmarks.harness import ROOT
+from benchmarks.mpis import KEEP_MEMORY
 from hvdlite.bench import cases
 from hvdlite.bench.cases import Case, parse_size
 
@@ -13,36 +16,42 @@ KEPT, ROUNDS = "bench", 5  # results are in build/bench.json
 RANKS = (2, 4)
 RATE = "200mbit"  # rate of the links between the hosts of tests/cluster.py
 
-# Settings of all contestants: one thread per rank, no binding. If there are more ranks than cores,
-# waiting ranks yield.
+# Settings of all contestants: no binding, and one thread per rank except where Contestant.settings
+# has more. If there are more ranks than cores, waiting ranks yield.
 _LINES = (ROOT / "tools" / "mpi.env").read_text(encoding="utf-8").splitlines()
 SETTINGS = {
     **dict(line.split("=") for line in _LINES if not line.startswith("#")), "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-# Open MPI allocates memory in each large allreduce. Without these settings malloc returns the
-# memory to the kernel, and page faults take half of the time.
-KEEP_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-    "MALLOC_TRIM_THRESHOLD_": "4000000000",
-    "MALLOC_TOP_PAD_": "256000000",
-}
 
 
 class Contestant(NamedTuple):
-    """A library with its settings; ``name`` is its column in the report."""
+    """A library with its settings; ``name`` is its column in the report.
+
+    :ivar mpi: the MPI that starts the ranks, a name of mpis.SETTINGS.
+    """
 
     name: str
     library: str
     environment: Dict[str, str] = {}
+    mpi: str = mpis.OPEN_MPI
 
     @property
     def python(self) -> Path:
         venv = ".venv" if self.library in ("hvdlite", "alone") else ".venv-peers"
         return ROOT / venv / "bin" / "python"
 
+    def left_out(self) -> Optional[str]:
+        """Return why the library can't run here, or None."""
+        if not self.python.exists():
+            return f"{self.python.parent.parent.name} is missing: run `make peers`"
+        built = libraries.BUILT.get(self.library, ROOT)
+        if not built.exists():
+            return f"{built.relative_to(ROOT)} is missing: run `make small-peers`"
+        return _mpis_left_out(self.python).get(self.mpi)
+
     def takes(self, ranks: int) -> bool:
         """Return False if the library would take minutes because ranks outnumber the cores."""
-        return ranks <= CORES or self.library not in ("gloo", "ps")
+        return ranks <= CORES or self.library not in ("gloo", "ps", "ucc", "deepspeed")
 
     def processes(self, ranks: int) -> int:
         """Return the number of processes that the library needs for ``ranks`` ranks."""
@@ -50,8 +59,13 @@ class Contestant(NamedTuple):
 
     def settings(self, processes: int) -> Dict[str, str]:
         yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"} if processes > CORES else {}
-        return {**SETTINGS, **yielding, **self.environment}
+        # like hvdlite's helper threads, DeepSpeed's OpenMP threads use all cores of a rank
+        threads = CORES // processes if self.library == "deepspeed" else 1
+        openmp = {"OMP_NUM_THREADS": str(max(1, threads))}
+        return {**SETTINGS, **openmp, **yielding, **self.environment}
 
+
+_mpis_left_out = lru_cache(mpis.left_out)
 
 HVDLITE = Contestant("hvdlite", "hvdlite")
 HOROVOD = Contestant("Horovod", "horovod")
@@ -60,6 +74,14 @@ HOROVOD_TUNED = Contestant(
 )
 MPI = Contestant("MPI", "mpi")
 MPI_TUNED = Contestant("MPI, tuned", "mpi", KEEP_MEMORY)
+# the MPIs of mpis.SETTINGS, except Open MPI with its default components, which is MPI_TUNED
+OTHER_MPIS = [
+    Contestant(name, "mpi", settings, name)
+    for name, settings in mpis.SETTINGS.items()
+    if name != mpis.OPEN_MPI
+]
+DEEPSPEED = Contestant("DeepSpeed", "deepspeed")
+UCC = Contestant("UCC", "ucc")
 GLOO = Contestant("Gloo", "gloo")
 GLOO_TUNED = Contestant(
     "Gloo, tuned", "gloo", {"LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
@@ -74,7 +96,8 @@ ZERO_TUNED = Contestant(
 )  # fmt: skip
 
 CONTESTANTS: List[Contestant] = [
-    HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, GLOO, GLOO_TUNED, PS, PS_TUNED, ALONE
+    HVDLITE, HOROVOD, HOROVOD_TUNED, MPI, MPI_TUNED, *OTHER_MPIS, UCC, DEEPSPEED, GLOO, GLOO_TUNED,
+    PS, PS_TUNED, ALONE,
 ]  # fmt: skip
 
 

@@ -71,6 +71,17 @@ STEPS = [
 ]  # fmt: skip
 
 
+PEERS = [
+    HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, *plan.OTHER_MPIS, plan.UCC, plan.DEEPSPEED, plan.GLOO,
+    plan.GLOO_TUNED,
+]  # fmt: skip
+
+
+def theirs(row: Row, peer: plan.Contestant) -> str:
+    """Return the other system's case of a row."""
+    return row.theirs if peer.library == "horovod" else row.plain
+
+
 def milliseconds(seconds: Optional[float]) -> str:
     """Return seconds as milliseconds with three digits, or a dash if not measured."""
     if seconds is None:
@@ -99,19 +110,22 @@ def by_ranks(first: str, *titles: str) -> List[str]:
 
 
 def speed_table(results: Results, ranks: int) -> str:
-    """Return a table with each row's time in milliseconds, for hvdlite and every other system."""
-    header = ["work", "hvdlite", "Horovod", "tuned", "MPI", "tuned", "Gloo", "tuned",
-              "Horovod / hvdlite", "tuned / hvdlite"]  # fmt: skip
+    """Return a table with each row's time in milliseconds, for hvdlite and each measured system."""
+    columns = [(p, [results.value(p, ranks, theirs(row, p)) for row in ROWS]) for p in PEERS]
+    columns = [(peer, values) for peer, values in columns if any(values)]
     lines = []
-    for row in ROWS:
-        ms = [results.value(OURS, ranks, row.ours)]
-        peers = (HOROVOD, TUNED, plan.MPI, plan.MPI_TUNED, plan.GLOO, plan.GLOO_TUNED)
-        for peer in peers:
-            name = row.theirs if peer.library == "horovod" else row.plain
-            ms.append(results.value(peer, ranks, name))
-        ratios = [results.ratios(OURS, row.ours, p, row.theirs, ranks) for p in (HOROVOD, TUNED)]
-        lines.append([row.text, *map(milliseconds, ms), *map(times, ratios)])
-    return markdown(header, lines)
+    for n, row in enumerate(ROWS):
+        there = [(values[n], peer) for peer, values in columns if values[n]]
+        fastest = min(there, key=lambda pair: pair[0])[1] if there else TUNED
+        horovod, best = (
+            times(results.ratios(OURS, row.ours, peer, theirs(row, peer), ranks))
+            for peer in (TUNED, fastest)
+        )
+        ms = [results.value(OURS, ranks, row.ours), *(values[n] for _, values in columns)]
+        lines.append([row.text, *map(milliseconds, ms), horovod, f"{fastest.name} {best}"])
+    titles = [peer.name for peer, _ in columns]
+    compared = "Horovod, tuned / hvdlite", "fastest other / hvdlite"
+    return markdown(["work", "hvdlite", *titles, *compared], lines)
 
 
 def floor_table(results: Results) -> str:
@@ -192,24 +206,6 @@ def memory_table(results: Results) -> str:
     return markdown(by_ranks("ResNet-50's gradients", *peak_and_share), lines)
 
 
-def machine_text(results: Results) -> str:
-    """Return the machine and the versions in one line."""
-    machine, versions = results.any("machine"), results.any("versions")
-    words = [f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}"]
-    words += [machine[key] for key in ("memory", "system") if key in machine]
-    names = {"mxnet": "MXNet", "torch": "PyTorch", "horovod": "Horovod"}
-    words += [v if k == "MPI" else f"{names.get(k, k)} {v}" for k, v in versions.items()]
-    return ", ".join(words)
-
-
-def bandwidth_text(results: Results) -> str:
-    """Return the measured memory bandwidth for each number of ranks."""
-    found = [(ranks, results.bandwidth(ranks)) for ranks in plan.RANKS]
-    return " and ".join(
-        f"{bandwidth / 1e9:.0f} GB/s with {ranks} ranks" for ranks, bandwidth in found if bandwidth
-    )
-
-
 def settings_table() -> str:
     """Return the environment variables of the tuned contestants."""
     lines = [
@@ -231,9 +227,9 @@ def texts(results: Results) -> Dict[str, str]:
     two, four = plan.RANKS
     baseline = results.one(OURS, two, "baseline_memory") or 0
     return {
-        "machine": machine_text(results), "rounds": str(results.rounds()),
+        "machine": results.machine(), "rounds": str(results.rounds()),
         "speed_two": speed_table(results, two), "speed_four": speed_table(results, four),
-        "bandwidth": bandwidth_text(results), "floor": floor_table(results),
+        "bandwidth": results.bandwidths(), "floor": floor_table(results),
         "step": step_table(results), "cpu": cpu_table(results), "idle": idle_table(results),
         "baseline": f"{baseline / 1e6:.0f} MB", "memory": memory_table(results),
         "settings": settings_table(), "failures": failures(results),

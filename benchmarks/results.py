@@ -121,3 +121,16 @@ class Results:
 
     def rounds(self) -> int:
         return max((len(runs) for work, runs in self.found.items() if "speed" in work), default=0)
+
+    def machine(self) -> str:
+        """Return the machine and the versions in one line."""
+        machine, versions = self.any("machine"), self.any("versions")
+        words = [f"{machine.get('cores', '?')} cores of {machine.get('processor', '?')}"]
+        words += [machine[key] for key in ("memory", "system") if key in machine]
+        names = {"mxnet": "MXNet", "torch": "PyTorch", "horovod": "Horovod"}
+        return ", ".join([*words, *(f"{names.get(k, k)} {v}" for k, v in versions.items())])
+
+    def bandwidths(self) -> str:
+        """Return the measured memory bandwidth for each number of ranks."""
+        found = [(ranks, self.bandwidth(ranks)) for ranks in plan.RANKS]
+        return " and ".join(f"{b / 1e9:.0f} GB/s with {ranks} ranks" for ranks, b in found if b)

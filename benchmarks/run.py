@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -21,7 +20,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from tqdm import tqdm
 
 from benchmarks import plan
-from benchmarks.harness import ROOT, Kept
+from benchmarks.harness import Kept, limited
+from benchmarks.mpis import launcher
 from benchmarks.plan import Contestant
 
 TIMEOUT = 180  # seconds that a job may take
@@ -53,18 +53,17 @@ def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str
     if not contestant.takes(int(ranks)):
         return {}
     processes, python = contestant.processes(int(ranks)), contestant.python
+    reason = contestant.left_out()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kept.json")
         command = [
-            python.with_name("mpirun"), "-n", processes, python, "-m", "benchmarks.worker",
+            *launcher(contestant.mpi, python), "-n", processes, python, "-m", "benchmarks.worker",
             "--library", contestant.library, "--suite", suite, "--out", file,
             "--seconds", SECONDS.get(suite, seconds), "--idle", IDLE.get(suite, 0),
         ]  # fmt: skip
-        if python.exists():
+        if not reason:
             settings = contestant.settings(processes)
             reason = execute([str(word) for word in command], settings, TIMEOUT)
-        else:
-            reason = f"{python.parent.parent.name} is missing: run `make peers`"
         kept = json.loads(file.read_text()) if file.exists() else {"rows": []}
     if reason:
         tqdm.write(f"{contestant.name}, {work}: {reason}")
@@ -73,21 +72,12 @@ def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str
 
 
 def execute(command: List[str], settings: Dict[str, str], timeout: float) -> Optional[str]:
-    """Run a command; return why it failed, or None.
-
-    After ``timeout`` seconds SIGTERM lets mpirun end its ranks; 10 seconds later SIGKILL follows.
-    """
-    begin = time.monotonic()
-    limited = ["timeout", "--foreground", "--kill-after=10", str(timeout), *command]
-    done = subprocess.run(
-        limited, cwd=ROOT, env={**os.environ, **settings}, stdin=subprocess.DEVNULL,
+    """Run a command; return why it failed, or None."""
+    done, why = limited(
+        command, timeout, env={**os.environ, **settings}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
-    if not done.returncode:
-        return None
-    is_late = time.monotonic() - begin >= timeout
-    why = f"not done after {timeout:.0f} s" if is_late else f"exit status {done.returncode}"
-    return f"{why}\n{done.stdout[-2000:]}"
+    return why and f"{why}\n{done.stdout[-2000:]}"
 
 
 def main() -> None:

@@ -5,50 +5,46 @@
 
 The calls are in-place float32 sums from Python, one after the other. hvdlite, the Open MPI that it
 uses, UCC, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same processes.
-Intel MPI and MPICH have their own environments, so their processes run after the others in each
-round.
-`make small-peers` installs the systems that .venv-frameworks lacks. Each system has the settings
-with which it was fastest: for Open MPI, malloc keeps memory; for Intel MPI, shared memory and no
-pinning. Each run adds rounds to build/small-RANKS.json; delete the file to start again. A figure is
-the median over rounds of the slowest rank's median; CPU is a rank's processor time per call in the
-same rounds. The last row has the ratio within a round, with its minimum and maximum over rounds.
+Open MPI with its components HAN and XHC, Intel MPI and MPICH run in other processes of the same
+round. benchmarks/mpis.py has the settings of the MPIs. `make small-peers` installs the systems that
+.venv-frameworks lacks; the output names each system that did not run, and the reason. Each run adds
+rounds to build/small-RANKS.json; delete the file to start again. A figure is the median over rounds
+of the slowest rank's median; CPU is a rank's processor time per call in the same rounds. The last
+two rows name the fastest other system, and have the median of the ratio within a round, with its
+minimum and maximum over rounds. UCC is called from a loop in C, so that UCC is compared only with
+hvdlite in such a loop.
 """
 
 import ctypes
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import harness, mpis
 from benchmarks.harness import ROOT, Kept, markdown, of_rounds, parser_of, show
-from benchmarks.libraries import free_port, join_gloo
-from benchmarks.plan import KEEP_MEMORY
+from benchmarks.libraries import UCC_LOOP, deepspeed_fails, join_gloo, open_deepspeed, open_ucc
+from benchmarks.plan import CORES
 
-DEEPSPEED = ROOT / "build" / "deepspeed"
-UCC_LOOP = ROOT / "build" / "ucc" / "loop.so"
 TITLES = {4: "4 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
 SIZES = tuple(TITLES)  # bytes
 SHARED = "hvdlite, `empty_shared`"
 IN_C = "hvdlite, called from C"
 UCC = "UCC, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
-HERE = (*OURS, "Open MPI", "DeepSpeed", "Gloo", UCC)
-ELSEWHERE = {"Intel MPI": "intel", "MPICH": "mpich"}
+KNOWN = (*OURS, "DeepSpeed", "Gloo", UCC, *mpis.SETTINGS)  # the order of a table's rows
+# what a table compares: a name of hvdlite's row, and the other systems that are called alike
+COMPARED = {
+    "from Python": (OURS[0], [name for name in KNOWN if name not in (*OURS, UCC)]),
+    "from C": (IN_C, [UCC]),
+}
 BATCHES, SECONDS = 7, 0.02  # batches per library and size; seconds of a batch
 # seconds to wait after a library's batch, because its idle OpenMP threads spin for this time
 SPINS = {"DeepSpeed": 0.05}
-UNBOUND = ["--bind-to", "none", "--oversubscribe"]
-ENVIRONMENT = {
-    "Open MPI": KEEP_MEMORY,
-    "Intel MPI": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "HYDRA_LAUNCHER": "fork"},
-    "MPICH": {"HYDRA_LAUNCHER": "fork"},
-}
 
 LOOP = """
 int loop(int (*run)(void *, const void *, void *, double), void *plan, void *data, int count) {
@@ -141,55 +137,25 @@ def repeated(run: Callable) -> Callable[[int], None]:
 
 
 def of_deepspeed(comm) -> Callable[[int], Callable]:
-    """Return a factory for calls of DeepSpeed's operation, which spins in shared memory."""
     import torch
 
-    # DeepSpeed also makes the name of its shared memory from these variables
-    where = {"LOCAL_SIZE": str(comm.size), "MASTER_ADDR": "localhost"}
-    os.environ.update(where, MASTER_PORT=str(free_port(comm)))
-    sys.path.insert(0, str(DEEPSPEED))
-    import deepspeed_shm_comm
-
-    deepspeed_shm_comm.initialize(comm.size, comm.rank)
+    reduce = open_deepspeed(comm)
 
     def call(nbytes: int) -> Callable:
         tensor = torch.zeros(nbytes // 4)
-        return lambda: torch.ops.deepspeed.inference_all_reduce_(tensor)
+        return lambda: reduce(tensor)
 
     return call
 
 
 def of_ucc(comm) -> Callable[[int], Callable]:
-    """Return a factory whose calls repeat UCC's allreduce in a C loop, benchmarks/ucc_loop.c."""
-    library = ctypes.CDLL(str(UCC_LOOP))
-    library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
-    library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    def gather(mine: int, everyone: int, nbytes: int) -> int:
-        parts = [comm.bcast(ctypes.string_at(mine, nbytes), root) for root in range(comm.size)]
-        ctypes.memmove(everyone, b"".join(parts), nbytes * comm.size)
-        return 0
-
-    status = library.ucc_loop_open(comm.rank, comm.size, gather)
-    assert status == 0, f"UCC's status is {status}"
-
-    def call(nbytes: int) -> Callable:
-        array, plan = np.zeros(nbytes // 4, np.float32), ctypes.c_void_p()
-        assert not library.ucc_loop_plan(array.ctypes.data, array.size, ctypes.byref(plan))
-
-        def repeat(count: int, _alive=(array, gather)) -> None:
-            assert library.ucc_loop_run(plan, count) == 0, "UCC failed"
-
-        return repeat
-
-    return call
+    plan_of = open_ucc(comm)
+    return lambda nbytes: plan_of(np.zeros(nbytes // 4, np.float32))
 
 
 def of_gloo(comm) -> Callable[[int], Callable]:
     import torch
 
-    torch.set_num_threads(1)
     dist = join_gloo(comm)
 
     def call(nbytes: int) -> Callable:
@@ -207,24 +173,25 @@ def batch(comm, run: Callable, count: int) -> Tuple[float, float]:
     return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 
 
-def calls_of(comm, run: Callable) -> int:
+def calls_of(comm, run: Callable, nbytes: int) -> int:
     """Return the number of calls of a batch, the same on all ranks."""
-    run(20)
+    run(20 if nbytes < 1 << 20 else 3)
     return max(3, min(2000, int(SECONDS / comm.allreduce(batch(comm, run, 3)[0]) * comm.size)))
 
 
 def measure(
-    comm, libraries: Dict[str, Callable[[int], Callable]], sizes: Sequence[int] = SIZES
-) -> Dict[str, Any]:
-    """Measure the libraries in turn, and return the times of a call in microseconds.
+    comm, libraries: Dict[str, Callable[[int], Callable]], folder: str,
+    sizes: Sequence[int] = SIZES,
+) -> None:  # fmt: skip
+    """Measure the libraries in turn, and write the times of a call in microseconds into a folder.
 
-    :return: ``[library][bytes]`` -> the median time and the median CPU time.
+    After each size the rank's file has ``[library][bytes]`` -> the median time and CPU time.
     """
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in sizes:
         runs = {name: make(nbytes) for name, make in libraries.items()}
         runs = {n: run if n in (IN_C, UCC) else repeated(run) for n, run in runs.items()}
-        calls = {name: calls_of(comm, run) for name, run in runs.items()}
+        calls = {name: calls_of(comm, run, nbytes) for name, run in runs.items()}
         taken: Dict[str, List[Tuple[float, float]]] = {name: [] for name in runs}
         for _ in range(BATCHES):
             for name, run in runs.items():
@@ -233,7 +200,7 @@ def measure(
         for name, pairs in taken.items():
             medians = [statistics.median(each) * 1e6 for each in zip(*pairs)]
             found[name][str(nbytes)] = medians
-    return found
+        harness.write(folder, comm.rank, found)
 
 
 def on_rank(folder: str, contestant: str) -> None:
@@ -241,13 +208,13 @@ def on_rank(folder: str, contestant: str) -> None:
 
     comm = MPI.COMM_WORLD
     libraries = {contestant: of_mpi(comm)}
-    if contestant == "Open MPI":
+    if contestant == mpis.OPEN_MPI:
         libraries = {**of_hvdlite(), contestant: of_mpi(comm.Dup()), "Gloo": of_gloo(comm)}
-        if DEEPSPEED.is_dir():
+        if not deepspeed_fails():
             libraries["DeepSpeed"] = of_deepspeed(comm)
         if UCC_LOOP.exists():
             libraries[UCC] = of_ucc(comm)
-    harness.write(folder, comm.rank, measure(comm, libraries))
+    measure(comm, libraries, folder)
 
 
 # ---- all of them ----
@@ -255,23 +222,21 @@ def on_rank(folder: str, contestant: str) -> None:
 
 def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
     """Start the ranks; return the slowest rank's result of :func:`measure`."""
-    home = ROOT / (".venv-" + ELSEWHERE.get(contestant, "frameworks"))
-    name, options = ("mpiexec.hydra", []) if contestant in ELSEWHERE else ("mpirun", UNBOUND)
-    start = [str(home / "bin" / name), *options, "-n", str(ranks)]
-    path = f"{home / 'bin'}:{os.environ['PATH']}"
-    environment: Dict[str, Any] = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": path}
-    environment.update(ENVIRONMENT[contestant])
-    python = home / "bin" / "python"
-    return slowest(
-        list(harness.results(start, "small", [contestant], python=python, **environment))
-    )
+    start = [*mpis.launcher(contestant), "-n", str(ranks)]
+    threads = str(max(1, CORES // ranks))
+    environment = {"OMP_NUM_THREADS": threads, "PYTHONPATH": str(ROOT), **mpis.SETTINGS[contestant]}
+    return slowest(list(harness.results(start, "small", [contestant], **environment)))
 
 
 def slowest(of_ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return, for each library and size, the slowest rank's result of :func:`measure`."""
+    """Return, for each library and each size of all ranks, the slowest rank's result."""
     return {
-        name: {size: max(each[name][size] for each in of_ranks) for size in of_ranks[0][name]}
-        for name in of_ranks[0]
+        name: {
+            size: max(each[name][size] for each in of_ranks)
+            for size in sizes
+            if all(size in each[name] for each in of_ranks)
+        }
+        for name, sizes in of_ranks[0].items()
     }
 
 
@@ -279,24 +244,58 @@ def _text(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _ratio(run: Dict[str, Any], size: str) -> List[float]:
-    """Return the time of the fastest other system, divided by hvdlite's, if both have run."""
-    ours = [name for name in run if name.startswith(OURS[0])]
-    others = [run[name][size][0] for name in run if name not in (*ours, UCC)]
-    return [min(others) / run[OURS[0]][size][0]] if others and OURS[0] in run else []
+def compared(runs: List[Dict[str, Any]], how: str, size: str) -> str:
+    """Return the name of the fastest other system, and the ratio of its time and hvdlite's.
+
+    :return: in bold if hvdlite is slower; a dash if one of both was not measured.
+    """
+    ours, others = COMPARED[how]
+    times: Dict[str, List[float]] = {}  # name -> its times in rounds in which hvdlite ran, too
+    ratios = []
+    for run in (run for run in runs if size in run.get(ours, {})):
+        there = {name: run[name][size][0] for name in others if size in run.get(name, {})}
+        ratios += [min(there.values()) / run[ours][size][0]] if there else []
+        for name, us in there.items():
+            times.setdefault(name, []).append(us)
+    if not ratios:
+        return "–"
+    fastest = min(times, key=lambda name: statistics.median(times[name]))
+    median, *spread = of_rounds(ratios, lambda r: f"{r:.2f}" if r < 100 else _text(r)).split(" ", 1)
+    bold = f"**{median}**" if statistics.median(ratios) < 1 else median
+    return " ".join([f"{fastest.partition(', called')[0]} {bold}", *spread])
 
 
 def table(runs: List[Dict[str, Any]], ranks: str, titles: Dict[int, str] = TITLES) -> str:
-    known = dict.fromkeys([*HERE, *ELSEWHERE, *(name for run in runs for name in run)])
+    known = dict.fromkeys([*KNOWN, *(name for run in runs for name in run)])
     names = [name for name in known if any(name in run for run in runs)]
     lines = []
     for name in names:
-        values = [[run[name][str(size)] for run in runs if name in run] for size in titles]
-        medians = [[statistics.median(each) for each in zip(*pairs)] for pairs in values]
-        lines.append([name, *(f"{_text(wall)} ({_text(cpu)})" for wall, cpu in medians)])
-    ratios = [[ratio for run in runs for ratio in _ratio(run, str(size))] for size in titles]
-    lines.append(["fastest other from Python / hvdlite", *map(of_rounds, ratios)])
+        line = [name]
+        for size in map(str, titles):
+            pairs = [run[name][size] for run in runs if size in run.get(name, {})]
+            medians = [_text(statistics.median(each)) for each in zip(*pairs)]
+            line.append("{} ({})".format(*medians) if pairs else "–")
+        lines.append(line)
+    for how in COMPARED:
+        cells = [compared(runs, how, str(size)) for size in titles]
+        lines.append([f"fastest other {how} / hvdlite {how}", *cells])
     return markdown([f"us (CPU us a rank), {ranks}", *titles.values()], lines)
+
+
+def left_out() -> Dict[str, str]:
+    """Return the systems of KNOWN that can't run here, each with the reason."""
+    found = mpis.left_out()
+    fails = deepspeed_fails()
+    if fails:
+        found["DeepSpeed"] = fails
+    if not UCC_LOOP.exists():
+        found[UCC] = f"{UCC_LOOP.relative_to(ROOT)} is missing: run `make small-peers`"
+    return found
+
+
+def not_run(reasons: Dict[str, str]) -> str:
+    """Return a list of systems that did not run; empty if there is none."""
+    return "\n".join(["Not run:", "", *(f"* {name}: {why}" for name, why in reasons.items())])
 
 
 def main() -> None:
@@ -307,13 +306,14 @@ def main() -> None:
     if args.rank:
         return on_rank(*args.rank)
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    there = [name for name, home in ELSEWHERE.items() if (ROOT / f".venv-{home}").is_dir()]
+    reasons = left_out()
     Kept(f"small-{args.ranks}").add(
-        ["small"], ["Open MPI", *there], args.rounds,
+        ["small"], [name for name in mpis.SETTINGS if name not in reasons], args.rounds,
         lambda work, contestant: run_contestant(contestant, args.ranks),
     )  # fmt: skip
     kept = {int(file.stem[6:]): Kept(file.stem) for file in harness.BUILD.glob("small-*.json")}
-    show("\n\n".join(table(kept[n].found["small"], f"{n} ranks") for n in sorted(kept)), args.page)
+    tables = [table(kept[n].found["small"], f"{n} ranks") for n in sorted(kept)]
+    show("\n\n".join([*tables, *([not_run(reasons)] if reasons else [])]), args.page)
 
 
 if __name__ == "__main__":

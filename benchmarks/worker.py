@@ -41,7 +41,8 @@ def main() -> None:
 
 def versions() -> dict:
     """Return the versions of MPI and of the packages that this process has imported."""
-    found = {"MPI": MPI.Get_library_version().split(",")[0]}
+    name, numbers = MPI.get_vendor()
+    found = {name: ".".join(map(str, numbers))}
     for module in ("mxnet", "hvdlite", "horovod", "torch"):
         if module in sys.modules:
             found[module] = sys.modules[module].__version__

@@ -5,14 +5,15 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import cluster
 import pytest
 from jobs import ROOT, assert_passed, mpirun
 
-from benchmarks import harness, hosts, plan, report, small
+from benchmarks import cores, harness, hosts, libraries, mpis, plan, report, run, small
 from benchmarks.results import Results
-from benchmarks.run import execute
 from hvdlite.bench import cases
 from hvdlite.bench.cases import KINDS
 
@@ -89,11 +90,14 @@ def worker(ranks: int, library: str, tmp_path, suite: str, idle: float = 0) -> d
         (2, "hvdlite", {"allreduce.private", "allreduce.trainer", "allreduce.zero-copy",
                         "step.trainer", "step.zero-copy"}),
         (2, "mpi", {"allreduce.private"}),
+        (2, "ucc", {"allreduce.private"}),
         (2, "alone", {"step.trainer"}),
         (5, "ps", {"allreduce.private", "step.trainer"}),
     ],
 )  # fmt: skip
 def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_it_has, tmp_path):
+    if not libraries.BUILT.get(library, ROOT).exists():
+        pytest.skip("`make small-peers` has not built it")
     kept = worker(processes, library, tmp_path, "small", idle=0.1)
     assert kept["ranks"] == 2
     assert {row["name"].rpartition(".float32")[0] for row in kept["rows"]} == cases_it_has
@@ -101,15 +105,44 @@ def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_
     steps = {row["name"] for row in kept["rows"] if row["kind"] == "step"}
     assert by_turns == (set() if library == "alone" else steps)
     assert len(kept["idle"]) == 2
-    assert kept["versions"]["MPI"]
+    assert kept["versions"]["Open MPI"]
     assert ("bandwidth" in kept) == (library == "alone")
 
 
 def test_execute_returns_the_cause_and_the_output_of_a_failed_command(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
-    assert "exit status 1\nno such library" in execute(crash, {}, 120)
+    assert "exit status 1\nno such library" in run.execute(crash, {}, 120)
     hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]
-    assert execute(hang, {}, 6).startswith("not done after 6 s\nso far")
+    assert run.execute(hang, {}, 6).startswith("not done after 6 s\nso far")
+
+
+def test_a_system_that_is_not_built_is_left_out_with_the_reason(monkeypatch):
+    monkeypatch.setattr(plan.Contestant, "python", Path(sys.executable))
+    monkeypatch.setitem(libraries.BUILT, "ucc", ROOT / "build" / "absent.so")
+    kept = run.run("speed-2", plan.UCC, 0.01)
+    reason = "build/absent.so is missing: run `make small-peers`"
+    assert kept == {"UCC": {"rows": [], "error": reason}}
+    monkeypatch.setitem(mpis.HOMES, "MPICH", ROOT / ".venv-absent")
+    mpich = next(each for each in plan.OTHER_MPIS if each.name == "MPICH")
+    assert mpich.left_out() == ".venv-absent is missing: run `make small-peers`"
+
+
+@pytest.mark.parametrize(
+    "log, reasons",
+    [
+        ("selecting         han, priority 100, Enabled\nselecting         xhc, priority 100,", []),
+        (
+            "coll:han:comm_query (0/MPI_COMM_WORLD): comm has only local processes; disqualifying",
+            [
+                "Open MPI refuses han: comm has only local processes",
+                "this Open MPI has no component xhc",
+            ],
+        ),
+    ],
+)
+def test_a_component_that_open_mpi_does_not_use_is_left_out(log, reasons):
+    """Otherwise the benchmark would show Open MPI's default under the component's name."""
+    assert list(mpis.refused(log).values()) == reasons
 
 
 def made_up(seconds: float) -> dict:
@@ -122,6 +155,8 @@ def made_up(seconds: float) -> dict:
 def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     times = [(1e-3, 9e-3), (2e-3, 8e-3), (3e-3, 6e-3)]
     rounds = [{"hvdlite": made_up(ours), "Horovod": made_up(theirs)} for ours, theirs in times]
+    for kept in rounds:
+        kept["UCC"] = made_up(1e-3)
     rounds[0]["Gloo"] = {"rows": [], "error": "exit status 1\nTraceback"}
     results = Results({"speed-2": rounds})
     case = report.ROWS[0].ours
@@ -134,7 +169,8 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     shutil.copy(ROOT / "docs" / "benchmarks.md", page)
     harness.put(page, report.texts(results))
     text = page.read_text()
-    assert "| 4 KiB | 2 | 8 | – | – | – | – | – | 4.0x [2.0x, 9.0x] | – |" in text
+    assert "| work | hvdlite | Horovod | UCC | Horovod, tuned / hvdlite | fastest other /" in text
+    assert "| 4 KiB | 2 | 8 | 1 | – | UCC **0.5x** [**0.3x**, 1.0x] |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % [93 %, 93 %] | – | – | – |" in text
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
 
@@ -201,15 +237,59 @@ def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
     assert all(float(cell.split()[0]) > 0 for cell in [*ours, *tcp, mpi[0]]) and not any(horovod)
 
 
-def test_the_table_of_small_arrays_shows_the_spread_of_the_rounds():
-    def run(ours, mpi, gloo):
-        times = {"hvdlite": ours, "hvdlite, a plan": 0.1, "Open MPI": mpi, "Gloo": gloo}
-        return {name: {"4": [us, us]} for name, us in [*times.items(), (small.UCC, 0.1)]}
+def test_the_table_of_small_arrays_names_the_fastest_other_system():
+    """UCC, which C calls, is compared with hvdlite's calls from C; brackets have the spread."""
 
-    text = small.table([run(2, 3, 9), run(2, 8, 4), run(2, 1, 5)], "2 ranks", {4: "4 B"})
-    assert text.splitlines()[-1] == "| fastest other from Python / hvdlite | 1.50 [0.50, 2.00] |"
+    def of_round(ours, mpi, gloo, ucc):
+        times = {"hvdlite": ours, small.IN_C: 1, "Open MPI": mpi, "Gloo": gloo, small.UCC: ucc}
+        return {name: {"4": [us, us]} for name, us in times.items()}
+
+    rounds = [of_round(2, 3, 9, 0.5), of_round(2, 8, 4, 0.4), of_round(2, 1, 5, 2)]
+    *_, python, c = small.table(rounds, "2 ranks", {4: "4 B"}).splitlines()
+    assert python.endswith("from Python | Open MPI 1.50 [0.50, 2.00] |")
+    assert c.endswith("from C | UCC **0.50** [0.40, 2.00] |")
     alone = small.table([{"hvdlite": {"4": [2, 2]}}], "2 ranks", {4: "4 B"})
-    assert alone.splitlines()[-1].endswith("| – |")
+    assert [line[-3:] for line in alone.splitlines()[-2:]] == ["– |"] * 2
+
+
+def test_many_cores_are_measured_within_the_limit(monkeypatch):
+    """Each job may take what is left; the result names each system that did not run."""
+    clock, limits, saved = [100.0], [], []
+
+    def run_job(layout, contestant, limit):
+        limits.append((layout, contestant, limit))
+        hangs = contestant == "Open MPI"
+        clock[0] += limit if hangs else 20
+        sizes = [4] if hangs else cores.TITLES
+        return {contestant: {str(size): [1, 1] for size in sizes}}, "not done" if hangs else None
+
+    monkeypatch.setattr(cores, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    jobs = [*[("2x8", name) for name in ("hvdlite", "MPICH", "Open MPI")], ("4x4", "hvdlite")]
+    absent = {"MPICH": "absent", "DeepSpeed": "not compiled"}
+    found = cores.measured(jobs, 160.0, absent, lambda kept: saved.append(len(kept)), run_job)
+    assert limits == [("2x8", "hvdlite", 60), ("2x8", "Open MPI", 40)] and len(saved) == 4
+    assert list(found["layouts"]) == ["2x8"]
+    late = "no time was left"
+    assert found["not run"] == {
+        "2x8": {"DeepSpeed": "not compiled", "MPICH": "absent", "Open MPI": "not done"},
+        "4x4": {"hvdlite": late, "DeepSpeed": "not compiled", "Gloo": late},
+    }
+    text = cores.text_of({"machine": "M", **found})
+    assert "\n* DeepSpeed, 2x8, 4x4: not compiled\n" in text
+    assert "\n| Open MPI | 1 (1) | – | – | – | – | – |\n" in text
+
+
+def test_the_most_telling_layouts_come_first_and_teams_last():
+    jobs = cores.jobs_of(cores.layouts_of(16))
+    assert list(dict.fromkeys(layout for layout, _ in jobs)) == ["2x8", "16x1", "4x4", "8x2"]
+    assert jobs[0] == ("2x8", "hvdlite") and jobs[-1] == ("16x1", f"{cores.TEAMS}8")
+    assert {"Intel MPI", "MPICH", "Open MPI, XHC", small.UCC} <= {name for _, name in jobs}
+
+
+def test_ranks_that_take_too_long_are_ended():
+    hang = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(SystemExit, match="cores hvdlite: not done after 0 s"):
+        list(harness.results(hang, "cores", ["hvdlite"], 0.3))
 
 
 def calls_of(*seconds, sent=2_000_000):
