@@ -32,7 +32,7 @@ int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err);
 #define cpus_publish search_cpus_publish
 #define cpus_quota search_cpus_quota
 #define cpus_share search_cpus_share
-#define cpus_tell search_cpus_tell
+#define cpus_publish_core search_cpus_publish_core
 #define cpus_crowded search_cpus_crowded
 #include "shm/window.c"
 

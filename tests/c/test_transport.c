@@ -67,7 +67,7 @@ TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     atomic_store(other, *own);
     CHECK(transport_policy(t).spin == 0 && transport_policy(t).yield == 300e-6);
     atomic_store(own, 0); /* as if this thread had moved to the other rank's core */
-    cpus_tell(t->all.window);
+    cpus_publish_core(t->all.window);
     CHECK_INT(*own, *other);
     sched_setaffinity(0, sizeof all, &all);
 }

@@ -61,7 +61,7 @@ static struct coll_args args_of(struct executor *x, const struct request *r) {
 
 static int run_collective(struct executor *x, const struct coll_args *args, hvd_error *err) {
     if (x->comm->size > 1) atomic_store(&x->algorithm, coll_choose(x->comm, args)->name);
-    if (x->comm->window) cpus_tell(x->comm->window);
+    if (x->comm->window) cpus_publish_core(x->comm->window);
     return coll_run(x->comm, args, err);
 }
 

@@ -106,7 +106,7 @@ static uint64_t run_round(struct fast_path *x, struct fast_place *p, const struc
         round_close(word, own, false, n);
         return 0;
     }
-    cpus_tell(x->shared.window);
+    cpus_publish_core(x->shared.window);
     fast_room_stage(x, p, t);
     if (!round_arrive(word, own, n) || !round_wait(word, own, n, x->transport)) return 0;
     if (!fast_room_reduce(x, p, t, own)) return 0;

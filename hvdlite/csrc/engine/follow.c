@@ -122,7 +122,7 @@ static bool lists_this_rank(const struct negotiation *n, const struct wire_item 
     return ours;
 }
 
-static int contradiction(const char *name, hvd_error *err) {
+static int set_contradiction(const char *name, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
                      "the coordinator's decision on tensor '%s' does not fit this rank's tensor",
                      name);
@@ -151,11 +151,11 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
     uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = rows_expected(n, r);
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
-        return contradiction(r->name, err);
+        return set_contradiction(r->name, err);
     tensor->direct = item->direct;
     tensor->uneven = item->uneven;
     HVD_TRY(keep_rows(tensor, item->rows, nrows, err));
-    if (expected && !tensor->rows) return contradiction(r->name, err);
+    if (expected && !tensor->rows) return set_contradiction(r->name, err);
     if (*item->request.name && item->id)
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
@@ -168,16 +168,16 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
 static int add_zeros(struct negotiation *n, const struct wire_item *item, struct tensor **out,
                      hvd_error *err) {
     HVD_TRY(request_check(&item->request, n->t->at.size, err));
-    if (!request_takes_zeros(&item->request)) return contradiction(item->request.name, err);
+    if (!request_takes_zeros(&item->request)) return set_contradiction(item->request.name, err);
     return tensors_add_zeros(n->tensors, &item->request, out, err);
 }
 
 /* Finds the item's tensor, which this rank has submitted. If this rank has joined instead, makes a
  * tensor of zeros. */
-static int first_piece(struct negotiation *n, const struct wire_item *item, struct tensor **out,
-                       hvd_error *err) {
+static int begin_tensor(struct negotiation *n, const struct wire_item *item, struct tensor **out,
+                        hvd_error *err) {
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
-    if (joined >= size) return contradiction(item->request.name, err);
+    if (joined >= size) return set_contradiction(item->request.name, err);
     if (item->whole && lists_this_rank(n, item)) {
         HVD_TRY(add_zeros(n, item, out, err));
     } else {
@@ -204,9 +204,9 @@ static int take_piece(const struct wire_item *item, struct tensor *tensor, struc
         out->end = item->end;
         if (!request_can_be_cut(r) || item->begin >= item->end || item->end > bytes ||
             item->begin % element || item->end % element)
-            return contradiction(r->name, err);
+            return set_contradiction(r->name, err);
     }
-    if (out->begin != tensor->agreed) return contradiction(r->name, err);
+    if (out->begin != tensor->agreed) return set_contradiction(r->name, err);
     tensor->agreed = out->end;
     return HVD_OK;
 }
@@ -216,12 +216,12 @@ static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_e
     struct tensor *tensor;
     struct batch_piece piece;
     bool first = !item->cut || !item->begin;
-    HVD_TRY(first ? first_piece(n, item, &tensor, err)
+    HVD_TRY(first ? begin_tensor(n, item, &tensor, err)
                   : find_tensor(n, item, TENSOR_AGREED, &tensor, err));
     HVD_TRY(take_piece(item, tensor, &piece, err));
     const struct run_log *log = &n->run_log;
     if (log->nopen && !fusion_fits(&log->open[0].tensor->request, &tensor->request))
-        return contradiction(tensor->request.name, err);
+        return set_contradiction(tensor->request.name, err);
     return run_log_add(&n->run_log, piece, err);
 }
 

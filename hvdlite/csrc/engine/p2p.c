@@ -139,7 +139,7 @@ static int send_pieces(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_
 
 /* Answers a receiver that has read the tensor's memory: the send was still under way, so the data
  * is valid. */
-static int confirm(struct p2p *p, struct tensor *tensor, hvd_error *err) {
+static int confirm_read(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     struct p2p_head head = {.type = P2P_DONE, .number = tensor->id};
     HVD_TRY(p2p_post(p, tensor->request.root, head, "", NULL, 0, err));
     return finish_listed(p, &p->sends, tensor);
@@ -185,13 +185,13 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
 
 bool p2p_is_message(const struct message *m) { return m->size && *(uint8_t *)m->data == P2P_MARK; }
 
-static struct tensor *find(const struct tensor_list *list, int peer, uint64_t number) {
+static struct tensor *find_tensor(const struct tensor_list *list, int peer, uint64_t number) {
     for (struct tensor *t = list->oldest; t; t = t->newer)
         if (t->id == number && t->request.root == peer) return t;
     return NULL;
 }
 
-static int damaged(const struct message *m, hvd_error *err) {
+static int set_damaged(const struct message *m, hvd_error *err) {
     return error_set(err, HVD_INTERNAL, "a message of %zu bytes from rank %d is damaged", m->size,
                      m->from);
 }
@@ -202,19 +202,20 @@ static int take_for_tensor(struct p2p *p, const struct message *m, const struct 
     const struct bounce *bounce = &p->peers[m->from].from;
     if (is_piece && head->code) { /* the data is in a slot of the bounce buffer */
         if (!bounce->memory || head->code > BOUNCE_SLOTS || head->bytes > BOUNCE_SLOT)
-            return damaged(m, err);
+            return set_damaged(m, err);
         rest = bounce_slot(bounce, (int)head->code - 1);
         size = head->bytes;
     }
-    struct tensor *t = find(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
+    struct tensor *t =
+        find_tensor(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
     if (!t && p->withdrew && !is_piece && !is_done)
         return HVD_OK; /* sent before the withdrawal came */
-    if (!t || is_done != !!t->near) return damaged(m, err);
-    if (is_piece && size > request_bytes(&t->request) - t->agreed) return damaged(m, err);
+    if (!t || is_done != !!t->near) return set_damaged(m, err);
+    if (is_piece && size > request_bytes(&t->request) - t->agreed) return set_damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
     if (is_done) return finish_listed(p, &p->arriving, t);
     if (head->type != P2P_REFUSE && t->met <= 0) t->met = clock_now();
-    if (head->type == P2P_READ) return t->agreed ? damaged(m, err) : confirm(p, t, err);
+    if (head->type == P2P_READ) return t->agreed ? set_damaged(m, err) : confirm_read(p, t, err);
     if (head->type == P2P_WANT && head->code && p->peers[m->from].to.memory) {
         t->direct = true;
         return feed_bounce(p, t, err);
@@ -229,10 +230,10 @@ static int take_for_tensor(struct p2p *p, const struct message *m, const struct 
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     struct p2p_head head;
     char *rest = (char *)m->data + sizeof head;
-    if (m->size < sizeof head) return damaged(m, err);
+    if (m->size < sizeof head) return set_damaged(m, err);
     memcpy(&head, m->data, sizeof head);
     size_t size = m->size - sizeof head - head.name;
-    if (head.name > m->size - sizeof head || head.type > P2P_LEFT) return damaged(m, err);
+    if (head.name > m->size - sizeof head || head.type > P2P_LEFT) return set_damaged(m, err);
     HVD_TRY(know_peers(p, err));
     bool first = !p->peers[m->from].talked;
     p->peers[m->from].talked = true;
@@ -243,7 +244,7 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err) {
     case P2P_OFFER: return p2p_take_offer(p, m->from, &head, rest, size, err);
     case P2P_FREE:
         return head.code && head.code <= BOUNCE_SLOTS ? free_slot(p, m->from, head.code, err)
-                                                      : damaged(m, err);
+                                                      : set_damaged(m, err);
     case P2P_WITHDRAW: return p2p_take_withdrawal(p, m->from, head.number, err);
     case P2P_LEFT: p2p_take_left(p, m->from, rest, head.name); return HVD_OK;
     default: return take_for_tensor(p, m, &head, rest, size, err);

@@ -62,19 +62,19 @@ void tensors_free(struct tensors *t) {
 /* ---- the table ---- */
 
 /* Adds a tensor whose name is not in the table. */
-static int enter(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+static int add_name(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     HVD_TRY(map_put(&t->names, &tensor->node, err));
     tensor_list_add(&t->fresh, tensor, tensor);
     return HVD_OK;
 }
 
 /* Removes the tensor's name; adds the next tensor of this name, if there is one. */
-static void forget(struct tensors *t, struct tensor *tensor) {
+static void remove_name(struct tensors *t, struct tensor *tensor) {
     hvd_error none; /* map_put can't fail, because a name was just removed */
     map_remove(&t->names, &tensor->node);
     if (!tensor->behind) return;
     tensor->behind->last = tensor->last;
-    enter(t, tensor->behind, &none);
+    add_name(t, tensor->behind, &none);
 }
 
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
@@ -127,7 +127,7 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
 static int add_locked(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     struct tensor *first;
     HVD_TRY(check_locked(t, tensor, &first, err));
-    if (!first) return enter(t, tensor, err);
+    if (!first) return add_name(t, tensor, err);
     first->last->behind = tensor;
     first->last = tensor;
     return HVD_OK;
@@ -231,7 +231,7 @@ void tensors_finish(struct tensors *t, struct tensor *tensor, const hvd_error *e
     tensor_list_remove(&t->taken, tensor);
     if (tensor->id) map_remove(&t->ids, &tensor->by_id);
     mutex_lock(&t->mutex);
-    forget(t, tensor);
+    remove_name(t, tensor);
     mutex_unlock(&t->mutex);
     free_additions(tensor);
     if (!error) return tensor->complete(tensor->arg, NULL); /* the completion may free the tensor */

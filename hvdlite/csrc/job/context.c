@@ -20,7 +20,7 @@ static struct {
     uint64_t jobs;           /* number of jobs opened so far; guarded by `lock` */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards `failures` */
-    bool watches_forks;      /* in_child is registered; it renews `failing` */
+    bool watches_forks;      /* mark_child is registered; it renews `failing` */
     struct failures failures;
     struct stacks stacks;
     int exit_code; /* the exit code of a forked child */
@@ -96,7 +96,7 @@ int context_why_failed(hvd_error *err) {
 
 /* Marks the context of a forked child; a flag is cheaper than calling getpid in every call. Makes
  * new locks, because threads that held a lock at the fork do not exist in the child. */
-static void in_child(void) {
+static void mark_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
     atomic_store(&process.writers, 0);
@@ -129,7 +129,7 @@ int context_open(struct bootstrap *bootstrap, hvd_error *err) {
         process.current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = fork_watch(in_child, err); /* registering it again is harmless */
+    if (!code) code = fork_watch(mark_child, err); /* registering it again is harmless */
     if (!code) c->job.config.give_up = give_up;
     if (!code) code = job_open(&c->job, bootstrap, err);
     if (!code) {
@@ -195,8 +195,8 @@ struct group *context_take_group(int id) {
 /* Uses the lock `failing`, because other threads or the caller may hold `lock` for HVD_WAIT_MS. */
 struct failures *context_lock_failures(void) {
     mutex_lock(&process.failing);
-    /* in_child may not be registered yet, because no job has been opened */
-    if (!process.watches_forks) process.watches_forks = !fork_watch(in_child, &(hvd_error){0});
+    /* mark_child may not be registered yet, because no job has been opened */
+    if (!process.watches_forks) process.watches_forks = !fork_watch(mark_child, &(hvd_error){0});
     return &process.failures;
 }
 

@@ -60,7 +60,7 @@ struct hvd_region {
 
 /* Gets the topology. Fails if the ranks of each host do not share memory: then there are no
  * regions. */
-static int where_on_windows(hvd_topology *at, hvd_error *err) {
+static int find_place_on_host(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
     const struct transport *t = context_world()->transport;
@@ -72,7 +72,7 @@ static int where_on_windows(hvd_topology *at, hvd_error *err) {
 
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
     hvd_topology at;
-    if (where_on_windows(&at, err)) return NULL;
+    if (find_place_on_host(&at, err)) return NULL;
     hvd_region *r = calloc(1, sizeof *r);
     if (!r) {
         error_set(err, HVD_NO_MEMORY,

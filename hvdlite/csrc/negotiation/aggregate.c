@@ -116,8 +116,8 @@ static bool aggregates(const struct aggregate *a) {
     return a->tree->rank != 0 && a->tree->nchildren && !a->passes;
 }
 
-static int find(struct aggregate *a, uint64_t id, double now, struct aggregated **out,
-                hvd_error *err) {
+static int find_or_add(struct aggregate *a, uint64_t id, double now, struct aggregated **out,
+                       hvd_error *err) {
     *out = map_get_number(&a->ids, id);
     return *out ? HVD_OK : add_entry(a, id, now, out, err);
 }
@@ -126,7 +126,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
                     struct wire_writer *out, hvd_error *err) {
     struct aggregated *e;
     if (!aggregates(a)) return wire_put(out, item, err);
-    HVD_TRY(find(a, item->id, now, &e, err));
+    HVD_TRY(find_or_add(a, item->id, now, &e, err));
     if (!e->open && is_whole(a, item)) return hold_report(a, e, item, out, err);
     if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     return wire_put(out, item, err);
@@ -147,7 +147,7 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
     struct aggregated *e;
     if (item->request.kind == HVD_JOIN) return take_end(a, item, now, out, err);
     if (item->instead && aggregates(a)) {
-        HVD_TRY(find(a, item->instead, now, &e, err));
+        HVD_TRY(find_or_add(a, item->instead, now, &e, err));
         if (!e->open) HVD_TRY(send_on(a, e, now, out, err));
     }
     return wire_put(out, item, err);

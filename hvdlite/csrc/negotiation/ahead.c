@@ -43,7 +43,7 @@ size_t ahead_piece(const struct ahead *a) {
 
 /* Returns when the oldest batch began: when it was decided or when the previous batch finished,
  * whichever was later. */
-static double began(const struct ahead *a) {
+static double begin_of_oldest(const struct ahead *a) {
     double decided = a->ring[a->first].decided;
     return decided > a->finished ? decided : a->finished;
 }
@@ -53,7 +53,8 @@ double ahead_opens(const struct ahead *a) {
     if (a->n > 1) return INFINITY;
     if (a->bytes_ahead != AHEAD_MEASURED || a->rate <= 0) return 0;
     double lead = (double)ahead_piece(a) / a->rate / 2;
-    return began(a) + (double)a->bytes / a->rate - (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
+    return begin_of_oldest(a) + (double)a->bytes / a->rate -
+           (lead < LONGEST_LEAD ? lead : LONGEST_LEAD);
 }
 
 /* Returns whether a batch of `bytes` may be decided now. Batches of small tensors may be decided
@@ -91,7 +92,7 @@ static void measure(struct ahead *a, size_t bytes, double seconds) {
 void ahead_finished(struct ahead *a, double now) {
     if (!a->n) return;
     size_t bytes = a->ring[a->first].bytes;
-    measure(a, bytes, now - began(a));
+    measure(a, bytes, now - begin_of_oldest(a));
     a->first = (a->first + 1) % a->capacity;
     a->n--;
     a->bytes -= bytes;

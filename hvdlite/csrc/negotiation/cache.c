@@ -48,18 +48,18 @@ void cache_free(struct cache *c) {
     free(c);
 }
 
-static struct cache_entry *used(struct cache *c, struct cache_entry *e) {
+static struct cache_entry *mark_used(struct cache *c, struct cache_entry *e) {
     if (e) unlink_use(c, e);
     if (e) link_newest(c, e);
     return e;
 }
 
 struct cache_entry *cache_by_name(struct cache *c, const struct map_node *like) {
-    return used(c, map_find(&c->names, like));
+    return mark_used(c, map_find(&c->names, like));
 }
 
 struct cache_entry *cache_by_id(struct cache *c, uint64_t id) {
-    return used(c, map_get_number(&c->ids, id));
+    return mark_used(c, map_get_number(&c->ids, id));
 }
 
 static struct cache_entry *entry_new(uint64_t id, const struct request *request,

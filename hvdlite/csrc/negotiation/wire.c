@@ -28,7 +28,7 @@ static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
     return HVD_OK;
 }
 
-static int damaged(const struct wire_reader *r, hvd_error *err) {
+static int set_damaged(const struct wire_reader *r, hvd_error *err) {
     return error_set(err, HVD_INTERNAL, "a negotiation message of %zu bytes is damaged at byte %zu",
                      r->size, r->at);
 }
@@ -41,7 +41,7 @@ BOTH int pass_bits(struct stream *s, uint64_t *value, int bytes) {
         s->to->size += (size_t)bytes;
         return HVD_OK;
     }
-    if (r->size - r->at < (size_t)bytes) return damaged(r, s->err);
+    if (r->size - r->at < (size_t)bytes) return set_damaged(r, s->err);
     const uint8_t *from = r->data + r->at;
     *value = 0;
     for (int i = 0; i < bytes; i++) *value |= (uint64_t)from[i] << (8 * i);
@@ -87,7 +87,7 @@ BOTH int pass_text(struct stream *s, char *text, size_t size) {
         s->to->size += length;
         return HVD_OK;
     }
-    if (length >= size || length > r->size - r->at) return damaged(r, s->err);
+    if (length >= size || length > r->size - r->at) return set_damaged(r, s->err);
     memcpy(text, r->data + r->at, length);
     text[length] = 0;
     r->at += length;
@@ -116,14 +116,14 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_int(s, &q->codec.kind, 1));
     HVD_TRY(pass_double(s, &q->codec.parameter));
     HVD_TRY(pass_int(s, &q->rule, 1));
-    if (s->from && q->ndim > HVD_MAX_DIMS) return damaged(s->from, s->err);
+    if (s->from && q->ndim > HVD_MAX_DIMS) return set_damaged(s->from, s->err);
     for (int i = 0; i < q->ndim; i++) HVD_TRY(pass_long(s, &q->dims[i]));
     return HVD_OK;
 }
 
 /* Makes room for the rows that will be read. */
 static int make_rows(struct wire_reader *r, struct wire_item *item, uint64_t n, hvd_error *err) {
-    if (n > (r->size - r->at) / 8) return damaged(r, err);
+    if (n > (r->size - r->at) / 8) return set_damaged(r, err);
     if (n > r->rows_capacity) {
         int64_t *rows = realloc(r->rows, n * sizeof *rows);
         if (!rows)
@@ -150,7 +150,7 @@ BOTH int pass_flags(struct stream *s, struct wire_item *item) {
     uint64_t flags = 0;
     for (int i = 0; i < FLAGS && s->to; i++) flags |= (uint64_t)*of[i] << i;
     HVD_TRY(pass_bits(s, &flags, 1));
-    if (s->from && flags >> FLAGS) return damaged(s->from, s->err);
+    if (s->from && flags >> FLAGS) return set_damaged(s->from, s->err);
     for (int i = 0; i < FLAGS && s->from; i++) *of[i] = flags >> i & 1;
     return HVD_OK;
 }
@@ -170,7 +170,7 @@ BOTH int pass_error(struct stream *s, hvd_error *error) {
     HVD_TRY(pass_int(s, &error->code, 1));
     HVD_TRY(pass_int(s, &error->nblamed, 4));
     if (s->from && (error->code <= HVD_OK || error->code > HVD_INTERNAL || error->nblamed < 0))
-        return damaged(s->from, s->err);
+        return set_damaged(s->from, s->err);
     for (int i = 0; i < error_nlisted(error); i++) HVD_TRY(pass_int(s, &error->blamed[i], 4));
     HVD_TRY(pass_int(s, &error->fate, 1));
     HVD_TRY(pass_long(s, &error->pid));
@@ -206,7 +206,7 @@ BOTH int pass_item(struct stream *s, struct wire_item *item) {
     case WIRE_ALIVE: return HVD_OK;
     }
     s->from->at--;
-    return damaged(s->from, s->err);
+    return set_damaged(s->from, s->err);
 }
 
 int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err) {

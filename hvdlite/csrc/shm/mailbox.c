@@ -6,7 +6,7 @@
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static int damaged(uint64_t written, uint64_t read, hvd_error *err) {
+static int set_damaged(uint64_t written, uint64_t read, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
                      "the memory that the ranks of this host share is damaged: in a mailbox of %d "
                      "bytes %" PRIu64 " are written and %" PRIu64 " read",
@@ -17,7 +17,7 @@ static int damaged(uint64_t written, uint64_t read, hvd_error *err) {
 static int write_some(struct mailbox *box, uint64_t *written, const unsigned char *data,
                       size_t size, size_t *done, hvd_error *err) {
     uint64_t read = atomic_load_explicit(&box->read, memory_order_acquire);
-    if (*written - read > MAILBOX_BYTES) return damaged(*written, read, err);
+    if (*written - read > MAILBOX_BYTES) return set_damaged(*written, read, err);
     size_t n = least(size, MAILBOX_BYTES - (size_t)(*written - read));
     size_t at = *written % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
     memcpy(box->bytes + at, data, straight);
@@ -31,7 +31,7 @@ static int write_some(struct mailbox *box, uint64_t *written, const unsigned cha
 static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *data, size_t size,
                      hvd_error *err) {
     uint64_t written = atomic_load_explicit(&box->written, memory_order_acquire);
-    if (written - in->read > MAILBOX_BYTES) return damaged(written, in->read, err);
+    if (written - in->read > MAILBOX_BYTES) return set_damaged(written, in->read, err);
     size_t n = least(size, (size_t)(written - in->read));
     size_t at = in->read % MAILBOX_BYTES, straight = least(n, MAILBOX_BYTES - at);
     memcpy(data, box->bytes + at, straight);

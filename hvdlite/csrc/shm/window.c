@@ -70,7 +70,7 @@ static int publish_core(struct window *w) {
     return own;
 }
 
-void cpus_tell(struct window *w) { publish_core(w); }
+void cpus_publish_core(struct window *w) { publish_core(w); }
 
 bool cpus_crowded(struct window *w) {
     int own = publish_core(w);

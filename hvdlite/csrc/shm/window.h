@@ -93,9 +93,9 @@ double cpus_share(const struct window *w);
 double cpus_quota(void);
 
 /* Publishes the calling thread's present core as this rank's core. */
-void cpus_tell(struct window *w);
-/* Like cpus_tell, for a rank that is about to wait. Returns true if another rank of the host was
- * last seen on this core: if this thread spun, that rank could not run. */
+void cpus_publish_core(struct window *w);
+/* Like cpus_publish_core, for a rank that is about to wait. Returns true if another rank of the
+ * host was last seen on this core: if this thread spun, that rank could not run. */
 bool cpus_crowded(struct window *w);
 
 /* ---- copies of memory that two cores write in turn, cache line by cache line: lines.c ----

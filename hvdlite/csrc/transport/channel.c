@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ring(const struct channel *c) {
+static void ring_owner(const struct channel *c) {
     if (c->state == CHANNEL_OPEN) c->owner.ring(c->owner.arg);
 }
 
@@ -121,13 +121,13 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
 static bool check_size(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
     if (!c->cut) c->cut = peer + 1;
-    ring(c);
+    ring_owner(c);
     return false;
 }
 
 /* Handles a frame that has begun to arrive in memory of the channel, because its receive was posted
  * late: copies the bytes that have arrived and directs the rest into the receive's memory. */
-static bool redirect(struct channel *c, int peer, struct frame *p) {
+static bool redirect_frame(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->parcel || l->head.group != c->group) return false;
     if (!check_size(c, peer, p, l->head.bytes)) return true;
@@ -147,7 +147,7 @@ int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct 
     if (kept && check_size(c, from, *p, kept->size)) {
         memcpy(data, kept->data, bytes);
         (*p)->complete = true;
-    } else if (!kept && (c->posted[from].first || !redirect(c, from, *p))) {
+    } else if (!kept && (c->posted[from].first || !redirect_frame(c, from, *p))) {
         frames_add(&c->posted[from], *p);
     }
     parcel_free(kept);
@@ -199,7 +199,7 @@ int channel_cut(int peer, hvd_error *err) {
 
 /* Returns true if the peer has sent its farewell and this rank has taken all of the peer's
  * messages. */
-static bool is_silent(const struct channel *c, int peer) {
+static bool has_left(const struct channel *c, int peer) {
     const struct parcel *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;
     return !p && c->net->peers[peer].left;
@@ -213,7 +213,7 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
     if (c->net->error)
         return error_set(err, HVD_TRANSPORT, "rank %d can't exchange data with rank %d: %s",
                          c->net->rank, c->net->with, strerror(c->net->error));
-    if (from >= 0 && is_silent(c, from)) {
+    if (from >= 0 && has_left(c, from)) {
         error_set(err, HVD_RANK_LEFT, "rank %d has left the job, so it can't open a group", from);
         return error_blame(err, from);
     }
@@ -225,13 +225,13 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
 
 /* ---- functions that the net calls ---- */
 
-static void changed(struct net *n) {
-    for (struct channel *c = n->channels; c; c = c->next) ring(c);
+static void ring_all(struct net *n) {
+    for (struct channel *c = n->channels; c; c = c->next) ring_owner(c);
 }
 
 static bool report_starved(struct net *n) {
     n->starved = true;
-    changed(n);
+    ring_all(n);
     return false;
 }
 
@@ -255,7 +255,7 @@ static bool begin_frame(struct net *n, int peer, struct link *l) {
     return true;
 }
 
-static void arrived(struct net *n, int peer, struct link *l) {
+static void deliver_frame(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     if (l->frame) l->frame->complete = true;
     if (l->parcel && c->state == CHANNEL_CLOSED)
@@ -267,11 +267,11 @@ static void arrived(struct net *n, int peer, struct link *l) {
         c->over_since = clock_now();
     }
     if (l->head.kind == FRAME_OVER && !c->group) n->peers[peer].failed = true;
-    ring(c);
+    ring_owner(c);
 }
 
 static void wake_sender(struct net *n, const struct frame *p) {
-    ring(channel_of(n, p->head.group));
+    ring_owner(channel_of(n, p->head.group));
 }
 
 static void report_lost_peer(struct net *n, int peer) {
@@ -281,9 +281,9 @@ static void report_lost_peer(struct net *n, int peer) {
 
 const struct net_reader CHANNELS = {
     .begin = begin_frame,
-    .arrived = arrived,
+    .arrived = deliver_frame,
     .sent = wake_sender,
     .lost = report_lost_peer,
-    .changed = changed,
+    .changed = ring_all,
     .closed = free_all,
 };

@@ -15,7 +15,8 @@ struct mapped {
 
 /* Finds out whether all ranks of this host (*all_mapped) and all ranks of the job have mapped the
  * memory of their hosts. */
-static int compare(struct transport *t, struct mapped own, bool *all_mapped, hvd_error *err) {
+static int compare_mapped(struct transport *t, struct mapped own, bool *all_mapped,
+                          hvd_error *err) {
     struct mapped *of = transport_gather(t, &own, sizeof own, err);
     if (!of) return err->code;
     int wanted = 0;
@@ -50,7 +51,7 @@ static int share_memory(struct on_host *o, struct transport *t, bool wanted, voi
     if (*memory && !t->job_ranks) window_touch(*memory, t->at.local_rank);
     free(addresses);
     bool all_mapped = false;
-    int code = compare(t, (struct mapped){*memory != NULL, wanted}, &all_mapped, err);
+    int code = compare_mapped(t, (struct mapped){*memory != NULL, wanted}, &all_mapped, err);
     if (all_mapped) return code;
     shmem_close(*memory, bytes);
     *memory = NULL;
@@ -83,20 +84,20 @@ static int open_cards(struct on_host *o, struct transport *t, bool nudge, hvd_er
     return HVD_OK;
 }
 
-static void died(void *transport, int rank) { transport_died(transport, rank, FATE_DIED); }
-static void wake(void *transport) { transport_wake(transport); }
+static void report_death(void *transport, int rank) { transport_died(transport, rank, FATE_DIED); }
+static void wake_engine(void *transport) { transport_wake(transport); }
 
 static int watch_host(struct on_host *o, struct transport *t) {
     const struct comm *host = &t->layout.host;
     char who[TRANSPORT_WHO];
-    HVD_TRY(life_open(&o->life, host->size, died, t));
+    HVD_TRY(life_open(&o->life, host->size, report_death, t));
     for (int i = 0; i < host->size; i++) {
         int rank = host->ranks[i];
         if (i == host->rank) continue;
         int code = life_add(o->life, &o->cards[rank].life, rank);
         /* the kernel can't report the death of any process */
         if (code == HVD_UNSUPPORTED) return code;
-        if (code == HVD_RANK_DEAD) died(t, rank);
+        if (code == HVD_RANK_DEAD) report_death(t, rank);
         if (code != HVD_NO_MEMORY) continue;
         transport_who(t, rank, who);
         error_set(&t->no_watch, code, "no file descriptor is left to watch %s", who);
@@ -109,7 +110,7 @@ static int start_nudges(struct on_host *o, struct transport *t) {
     struct nudge_card *cards = malloc(n * sizeof *cards);
     if (!cards) return HVD_NO_MEMORY;
     for (size_t i = 0; i < n; i++) cards[i] = o->cards[i].nudge;
-    int code = nudges_start(o->nudges, cards, t->all.size, t->all.rank, wake, t);
+    int code = nudges_start(o->nudges, cards, t->all.size, t->all.rank, wake_engine, t);
     free(cards);
     return code;
 }

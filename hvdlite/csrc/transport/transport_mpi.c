@@ -33,7 +33,8 @@ static struct mpi_transport *self(struct transport *t) { return (struct mpi_tran
 
 /* Turns an MPI error code into an error. `call`: source text of the call; the error shows the name
  * of the called function. t: NULL if the call does not concern `peer`. */
-static int check(const struct transport *t, int peer, int code, const char *call, hvd_error *err) {
+static int check_mpi(const struct transport *t, int peer, int code, const char *call,
+                     hvd_error *err) {
     if (code == MPI_SUCCESS) return HVD_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
     int length;
@@ -43,14 +44,15 @@ static int check(const struct transport *t, int peer, int code, const char *call
              : HVD_TRANSPORT;
 }
 
-#define TRY_MPI(call) HVD_TRY(check(NULL, 0, call, #call, err))
-#define TRY_PEER(peer, call) HVD_TRY(check(t, peer, call, #call, err))
+#define TRY_MPI(call) HVD_TRY(check_mpi(NULL, 0, call, #call, err))
+#define TRY_PEER(peer, call) HVD_TRY(check_mpi(t, peer, call, #call, err))
 
 /* ---- data ---- */
 
 /* Finds a free request. The transfer keeps its index and not its address, because growing the array
  * moves the requests. */
-static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out, hvd_error *err) {
+static int claim_request(struct mpi_transport *m, struct transfer *x, MPI_Request **out,
+                         hvd_error *err) {
     size_t i = 0, n = 2 * m->nrequests + 16;
     while (i < m->nrequests && m->requests[i] != MPI_REQUEST_NULL) i++;
     if (i == m->nrequests) {
@@ -68,7 +70,7 @@ static int claim(struct mpi_transport *m, struct transfer *x, MPI_Request **out,
 static int mpi_isend(struct transport *t, const void *data, size_t bytes, int to,
                      struct transfer *x, hvd_error *err) {
     MPI_Request *request = NULL;
-    HVD_TRY(claim(self(t), x, &request, err));
+    HVD_TRY(claim_request(self(t), x, &request, err));
     TRY_PEER(to, MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, self(t)->data, request));
     return HVD_OK;
 }
@@ -76,7 +78,7 @@ static int mpi_isend(struct transport *t, const void *data, size_t bytes, int to
 static int mpi_irecv(struct transport *t, void *data, size_t bytes, int from, struct transfer *x,
                      hvd_error *err) {
     MPI_Request *request = NULL;
-    HVD_TRY(claim(self(t), x, &request, err));
+    HVD_TRY(claim_request(self(t), x, &request, err));
     TRY_PEER(from, MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, self(t)->data, request));
     return HVD_OK;
 }
@@ -119,7 +121,7 @@ static int send_by_mpi(struct mpi_transport *m, int to, const void *data, size_t
     if (!o) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
     memcpy(o->data, data, size);
     int code = MPI_Isend(o->data, (int)size, MPI_BYTE, to, TAG, m->control, &o->request);
-    code = check(&m->transport, to, code, "MPI_Isend", err);
+    code = check_mpi(&m->transport, to, code, "MPI_Isend", err);
     if (code) {
         free(o);
         return code;
@@ -139,7 +141,7 @@ static int mpi_send(struct transport *t, int to, const void *data, size_t size, 
 }
 
 /* Starts receiving the next message, if there is one. */
-static int match(struct mpi_transport *m, hvd_error *err) {
+static int start_receive(struct mpi_transport *m, hvd_error *err) {
     int found = 0, bytes;
     MPI_Message handle;
     MPI_Status status;
@@ -156,7 +158,7 @@ static int match(struct mpi_transport *m, hvd_error *err) {
 
 static int receive_by_mpi(struct mpi_transport *m, struct message *message, hvd_error *err) {
     if (m->outgoing) HVD_TRY(release_sent(m, err));
-    if (!m->arriving.data) HVD_TRY(match(m, err));
+    if (!m->arriving.data) HVD_TRY(start_receive(m, err));
     if (!m->arriving.data) return HVD_OK;
     int done = 0;
     TRY_MPI(MPI_Test(&m->incoming, &done, MPI_STATUS_IGNORE));
