@@ -122,7 +122,8 @@ def speed_table(results: Results, ranks: int) -> str:
             for peer in (TUNED, fastest)
         )
         ms = [results.value(OURS, ranks, row.ours), *(values[n] for _, values in columns)]
-        lines.append([row.text, *map(milliseconds, ms), horovod, f"{fastest.name} {best}"])
+        named = best if best == "–" else f"{fastest.name} {best}"
+        lines.append([row.text, *map(milliseconds, ms), horovod, named])
     titles = [peer.name for peer, _ in columns]
     compared = "Horovod, tuned / hvdlite", "fastest other / hvdlite"
     return markdown(["work", "hvdlite", *titles, *compared], lines)
@@ -209,7 +210,7 @@ def memory_table(results: Results) -> str:
 def settings_table() -> str:
     """Return the environment variables of the tuned contestants."""
     lines = [
-        [c.name, " ".join(f"`{k}={v}`" for k, v in c.environment.items())]
+        [c.name, " ".join(f"`{k}={v}`" for k, v in c.environment.items()).replace(f"{ROOT}/", "")]
         for c in plan.CONTESTANTS
         if c.environment
     ]
