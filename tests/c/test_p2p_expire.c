@@ -213,6 +213,20 @@ TEST(test_a_receive_does_not_fail_before_an_older_one_from_any_rank) {
     job_end(&j);
 }
 
+/* The warning is about the oldest one, in whichever list it is. */
+TEST(test_the_oldest_is_a_send_if_the_send_was_submitted_first) {
+    struct job j;
+    OWN(note_free) struct note sent, got;
+    job_begin(&j, false);
+    post(&j, &sent, 0, HVD_SEND, 1, 4, 7);
+    post(&j, &got, 0, HVD_RECV, 1, 4, 0);
+    sent.tensor.submitted = 5;
+    got.tensor.submitted = 10;
+    run(&j);
+    CHECK(p2p_oldest(&j.of[0]) == &sent.tensor);
+    job_end(&j);
+}
+
 /* Returns the types of the messages that wait for rank 0. */
 static int messages(struct job *j, enum p2p_type *types) {
     struct message m;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { STOP = 0 };                 /* index of the eventfd that ends the poller's thread */
-static const double PAUSE = 10e-3; /* seconds to sleep after poll() has failed */
+static const double PAUSE = 10e-3; /* seconds to sleep after poll() has failed; chosen */
 
 struct file_handler {
     poller_handler *handler;

@@ -261,9 +261,12 @@ bool p2p_awaits(const struct p2p *p, int rank) {
 
 const struct tensor *p2p_oldest(const struct p2p *p) {
     const struct tensor_list *lists[] = {&p->receives, &p->reading, &p->arriving, &p->sends};
-    for (int i = 0; i < 4; i++)
-        if (lists[i]->oldest) return lists[i]->oldest;
-    return NULL;
+    const struct tensor *oldest = NULL;
+    for (int i = 0; i < 4; i++) {
+        const struct tensor *t = lists[i]->oldest;
+        if (t && (!oldest || t->submitted < oldest->submitted)) oldest = t;
+    }
+    return oldest;
 }
 
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {

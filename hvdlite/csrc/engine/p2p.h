@@ -7,8 +7,9 @@
  * delay negotiation messages. A send ends when a receive has matched it and all its data has been
  * sent. A rank that has left refuses offers and tells the ranks that wait for it. A send or receive
  * that nothing matches within the limit for stalls fails. Its late counterpart then fails, too,
- * with one exception: short data is in the offer, so a receive may complete before it learns that
- * the send has failed.
+ * because otherwise it would match the next receive or send. If a rank skips a send, its next send
+ * of this name counts as the late one. One exception: short data is in the offer, so a receive may
+ * complete before it learns that the send has failed.
  *
  * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
  * (shm/near.h), and the receiver reads it in steps. Then the receiver asks the sender whether the

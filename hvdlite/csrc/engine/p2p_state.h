@@ -1,4 +1,4 @@
-/* What the files p2p*.c share: the state of a peer.
+/* What the files p2p*.c share: the messages between two ranks, and what a rank knows of its peers.
  *
  * Only the stepping thread uses it. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H

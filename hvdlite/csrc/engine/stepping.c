@@ -93,7 +93,9 @@ static void note_wait(struct engine *e, bool pending, double now) {
 /* If nothing is pending, the engine's thread yields for LINGER and then sleeps: another tensor
  * often follows soon, and waking up takes longer than most tensors. If work is pending, the thread
  * follows the wait policy. If every message wakes the thread, it sleeps until a message arrives.
- * Otherwise it polls more and more rarely, and often again after a doorbell or a nudge. */
+ * Otherwise it polls more and more rarely, and often again after a doorbell or a nudge. Both times
+ * are chosen, not measured. Longer LINGER: an idle job takes more of the cores. Shorter IDLE_NAP:
+ * an idle rank polls more often. */
 static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();

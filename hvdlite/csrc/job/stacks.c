@@ -24,7 +24,7 @@ static void backtrace_symbols_fd(void *const *frames, int n, int file) {
 }
 #endif
 
-enum { MOST_FRAMES = 64 };
+enum { MOST_FRAMES = 64 }; /* chosen; they are on the stack of the thread, in a signal handler */
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;

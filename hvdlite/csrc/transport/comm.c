@@ -5,7 +5,8 @@
 
 #include <assert.h>
 
-/* limited, because the negotiation has its own deadlines */
+/* Seconds; limited, because the negotiation has its own deadlines, such as the 20 ms after which
+ * reports go up (negotiation/aggregate.h). */
 static const double LONGEST_DATA_SLEEP = 10e-3;
 /* Seconds, in a wait in which arriving data ends no nap; chosen, not measured. Longer: data is
  * noticed later, and MPI moves data only while it is called. Shorter: long waits take more of the

@@ -128,6 +128,7 @@ bool net_tries_again(const struct net *n) {
 }
 
 void net_look_seldom(struct net *n) {
+    /* Seconds; chosen, not measured. Each look is a system call. A stream's end is seen so late. */
     static const double SELDOM = 10e-3;
     double now = clock_now();
     if (now - n->looked < SELDOM) return;

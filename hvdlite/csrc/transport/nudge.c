@@ -192,9 +192,9 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
 
 /* Returns true if the rank needs no nudge: it has just sent a message, so it is awake. Each rank
  * gets at least ENOUGH nudges, to learn that nudges arrive. */
-static bool needs_none(struct contact *p, double now) {
-    static const double AWAKE = 200e-6;
-    enum { ENOUGH = 3 };
+static bool needs_no_nudge(struct contact *p, double now) {
+    static const double AWAKE = 200e-6; /* as PAUSE */
+    enum { ENOUGH = 3 };                /* chosen: a nudge, which is a datagram, may get lost */
     if (p->nudged < ENOUGH)
         p->nudged++;
     else if (now - p->met < AWAKE)
@@ -210,7 +210,7 @@ static void send_everywhere(const struct nudges *n, const struct datagram *d,
 }
 
 void nudges_send(struct nudges *n, int to, double now) {
-    if (!n || needs_none(&n->contacts[to], now)) return;
+    if (!n || needs_no_nudge(&n->contacts[to], now)) return;
     struct contact *p = &n->contacts[to];
     struct datagram d = {(uint32_t)n->self, (uint32_t)to, ++p->sent, 0};
     d.tag = tag_of(p->card.key, &d);
