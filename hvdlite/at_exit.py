@@ -11,7 +11,7 @@ import traceback
 from typing import Callable, Optional
 
 from hvdlite.bootstrap import servers
-from hvdlite.core import agent_protocol, frameworks, limits, loaded_mpi, member, start, topology
+from hvdlite.core import agent_protocol, frameworks, limits, member, mpi, start, topology
 from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.native import RANK_DEAD, STALLED, failure_of
 from hvdlite.core.topology import is_initialized
@@ -134,7 +134,7 @@ def _may_have_others(well: bool) -> bool:
 
     :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
     """
-    runs_or_can_begin = loaded_mpi.ranks() or (well and member.has_launcher_of_mpi())
+    runs_or_can_begin = mpi.ranks() or (well and member.has_launcher_of_mpi())
     can_tell = start.without_mpi() is not None or runs_or_can_begin
     if can_tell and not start.is_decided() and orphan.is_outermost():
         start.decide()

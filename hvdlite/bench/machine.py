@@ -8,6 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
+from hvdlite.core import mpi
 from hvdlite.machine import processes
 
 STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
@@ -15,10 +16,10 @@ STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
 
 def meet(comm) -> None:
     """Wait for all ranks of a World or of an mpi4py communicator, whose barrier busy-waits."""
-    if not hasattr(comm, "Ibarrier"):
+    if not mpi.is_communicator(comm):
         return comm.barrier()
-    barrier = comm.Ibarrier()
-    while not barrier.Test():
+    have_all_entered = mpi.Communicator(comm).begin_barrier()
+    while not have_all_entered():
         os.sched_yield()
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, List, Optional, Sequence, Union
 
-from hvdlite.core import loaded_mpi, topology
+from hvdlite.core import mpi, topology
 from hvdlite.core.arguments import rank_of, whole, wrong
 from hvdlite.core.native import HvdliteValueError
 
@@ -24,7 +24,7 @@ class ProcessSet:
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None
-        if loaded_mpi.is_communicator(ranks_or_comm):
+        if mpi.is_communicator(ranks_or_comm):
             self.mpi_comm, self.ranks = ranks_or_comm, None  # type: ignore[assignment]
         else:
             self.ranks = sorted(_ranks(ranks_or_comm))

@@ -4,7 +4,7 @@ from typing import Dict, List, Sequence, Tuple, Union
 
 import numpy as np
 
-from hvdlite.core import frameworks, topology
+from hvdlite.core import frameworks, mpi, topology
 from hvdlite.core.agreement import agree
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.collectives import run, start_all
@@ -84,7 +84,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
 
 
 def _add_by_comm(own: ProcessSet, comm) -> ProcessSet:
-    everyone = topology.world().ranks_of(comm.group)
+    everyone = topology.world().ranks_of(mpi.Communicator(comm).members())
     ranks = sorted(-1 if rank is None else rank for rank in everyone)
     for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
         _check(list(other))

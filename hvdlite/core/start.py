@@ -10,7 +10,7 @@ libmpi is loaded. The first init() decides this, not an import.
 
 from typing import Any, Optional
 
-from hvdlite.core import loaded_mpi, member
+from hvdlite.core import member, mpi
 from hvdlite.core.member import TRANSPORT
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.places import ALONE, Place, place_in
@@ -83,6 +83,6 @@ def without_mpi() -> Optional[Place]:
 def _found(comm: Any = None) -> Optional[Place]:
     if member.own_environment().get(TRANSPORT, "") == "tcp":
         return place()
-    ranks = loaded_mpi.ranks()
+    ranks = mpi.ranks()
     found = None if ranks > 1 else place()
     return None if found == ALONE and (ranks or comm is not None) else found

@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import signal
 
-from hvdlite.core import loaded_mpi
+from hvdlite.core import mpi
 from hvdlite.core.module_state import ModuleState
 from hvdlite.exit import script_end
 
@@ -21,7 +21,7 @@ class _Forks(ModuleState):
         self.keeps_out = False  # True: children are outside of the job even if no MPI runs here
 
     def begin_child(self) -> None:
-        if not self.is_child and (self.keeps_out or loaded_mpi.runs()):
+        if not self.is_child and (self.keeps_out or mpi.is_running()):
             self.is_child = True
             _end_without_mpi()
 

@@ -3,8 +3,7 @@
 import pytest
 from mpi4py import MPI
 
-from hvdlite.bootstrap.mpi.library import mismatch, not_built
-from hvdlite.bootstrap.mpi.loading import by_mpi
+from hvdlite.bootstrap.mpi.loading import by_mpi, mismatch, not_built
 from hvdlite.core.native import ffi, lib, new_error
 
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI root@host Distribution, ident: 5.0.11"

@@ -5,8 +5,9 @@ from typing import Any, Callable
 
 from hvdlite.bootstrap import singleton_check
 from hvdlite.bootstrap.bootstrap import Bootstrap
-from hvdlite.bootstrap.mpi import life, loading, meeting
-from hvdlite.core import start
+from hvdlite.bootstrap.mpi import life, meeting
+from hvdlite.bootstrap.mpi.loading import name_of
+from hvdlite.core import mpi, start
 from hvdlite.core.agent_protocol import ELASTIC
 from hvdlite.core.membership import Membership
 from hvdlite.core.native import HvdliteError
@@ -22,11 +23,11 @@ class MPIBootstrap(Bootstrap):
     def begin(self, comm: Any) -> None:
         life.begin()
         if meeting.is_alone(comm):
-            reason = f"{loading.version()} knows of no other process"
+            reason = f"{name_of(mpi.version())} knows of no other process"
             singleton_check.refuse_if_one_of_several(reason)
         if os.environ.get(ELASTIC) == "1":
             refuse_elastic()
-        if meeting.size() > 1:
+        if mpi.ranks() > 1:
             orphan.watch()
 
     def join(
@@ -35,13 +36,13 @@ class MPIBootstrap(Bootstrap):
         enter(meeting.meet(comm, patience))
 
     def before_end(self, leave: Callable[[], None]) -> None:
-        life.before_finalize(leave)
+        mpi.before_finalize(leave)
 
     def has_others(self) -> bool:
-        return life.is_running() and meeting.size() > 1
+        return life.is_running() and mpi.ranks() > 1
 
     def rank(self) -> int:
-        return meeting.rank()
+        return mpi.rank()
 
     def report_end(self) -> None:
         meeting.report_end()
@@ -50,7 +51,7 @@ class MPIBootstrap(Bootstrap):
         life.end_by(until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        life.abort(code)
+        mpi.abort(code)
 
 
 class MPIMembership(Membership):
@@ -69,8 +70,8 @@ def refuse_elastic() -> None:
     When a rank dies, MPI ends the others. A process without a launcher is the only rank, and may
     use elastic training.
     """
-    if start.is_by_mpi() or meeting.size() > 1:
+    if start.is_by_mpi() or mpi.ranks() > 1:
         raise HvdliteError(
             "elastic training does not run over MPI, which has started this process: start the "
-            f"job by `hvdliterun --elastic -n {meeting.size()} python train.py`"
+            f"job by `hvdliterun --elastic -n {mpi.ranks()} python train.py`"
         )

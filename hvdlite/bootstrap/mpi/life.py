@@ -4,7 +4,8 @@ import contextlib
 import time
 from typing import Callable, Iterator, Optional, Sequence, Tuple
 
-from hvdlite.bootstrap.mpi.loading import MPI, forget_confined
+from hvdlite.bootstrap.mpi.loading import forget_confined
+from hvdlite.core import mpi
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, ffi, lib
 from hvdlite.exit import forks
@@ -23,7 +24,7 @@ _life = _Life()
 
 def is_running() -> bool:
     """Return True if this process may call MPI."""
-    return MPI.Is_initialized() and not MPI.Is_finalized() and not forks.is_child()
+    return mpi.is_running() and not forks.is_child()
 
 
 def begin() -> None:
@@ -36,14 +37,14 @@ def begin() -> None:
             "init(): this process was forked from a process that runs MPI, and a child has no MPI: "
             "call hvdlite.init() in the process that the launcher has started"
         )
-    if MPI.Is_finalized():
+    if mpi.is_finalized():
         raise HvdliteError(
             "init(): MPI.Finalize() has been called, and MPI can't start again: call "
             "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
             "Python exits"
         )
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if not mpi.is_initialized():
+        mpi.initialize()
         _life.initialized = True
     forget_confined()
 
@@ -61,12 +62,14 @@ def end() -> None:
     if not is_running() or not (_life.initialized or _life.limit):
         return
     until, code, message = _life.limit or (float("inf"), 0, "")
-    with limited(until - time.monotonic(), code, message):
-        MPI.Finalize()
+    with limit_call(until - time.monotonic(), code, message):
+        mpi.finalize()
 
 
 @contextlib.contextmanager
-def limited(seconds: float, code: int, message: str, ranks: Sequence[int] = ()) -> Iterator[None]:
+def limit_call(
+    seconds: float, code: int, message: str, ranks: Sequence[int] = ()
+) -> Iterator[None]:
     """Print the message and end the process if the block's MPI call takes more than ``seconds``.
 
     :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
@@ -78,14 +81,3 @@ def limited(seconds: float, code: int, message: str, ranks: Sequence[int] = ()) 
         yield
     finally:
         lib.hvd_limit_lift(limit)
-
-
-def before_finalize(leave: Callable[[], None]) -> None:
-    """Call ``leave`` when the script calls ``MPI.Finalize()``, which first frees attributes."""
-    keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: leave())
-    MPI.COMM_SELF.Set_attr(keyval, None)
-
-
-def abort(code: int) -> None:
-    """End all processes that were started together."""
-    MPI.COMM_WORLD.Abort(code)

@@ -13,7 +13,7 @@ from hvdlite.launch.job import Command, Job
 
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
 _WITHOUT_MPI = ["srun", "--mpi=none", "--kill-on-bad-exit=0"]
-_ALONE = "from mpi4py import MPI; import sys; sys.exit(MPI.COMM_WORLD.size != 2)"
+_TEST = [sys.executable, "-m", "mpi4py.bench", "helloworld"]  # each rank prints the size of the job
 TEST_SECONDS = 20  # chosen; if PMIx does not work, srun may hang, and the job starts this late
 
 
@@ -46,11 +46,12 @@ def srun_wires_up(job: Job) -> bool:
         return True
     if job.processes < 2 or "pmix" not in _srun_types():
         return False
-    argv = [*_SRUN, "--ntasks=2", "--quiet", sys.executable, "-c", _ALONE]
+    argv = [*_SRUN, "--ntasks=2", "--quiet", *_TEST]
     try:
-        return subprocess.run(argv, capture_output=True, timeout=TEST_SECONDS).returncode == 0
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TEST_SECONDS)
     except subprocess.TimeoutExpired:
         return False
+    return done.returncode == 0 and done.stdout.count(" of 2 ") == 2
 
 
 def _srun_types() -> str:

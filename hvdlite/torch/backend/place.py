@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from hvdlite.bootstrap.store import place
-from hvdlite.core import loaded_mpi, member, places, start
+from hvdlite.core import member, mpi, places, start
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
@@ -18,7 +18,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     After the first init() do nothing, because that call has decided how the job starts. A child of
     a rank inherits the rank's environment, so even a child that is the only rank must get a place.
     """
-    if start.is_decided() or loaded_mpi.ranks() > 1 or start.is_by_mpi():
+    if start.is_decided() or mpi.ranks() > 1 or start.is_by_mpi():
         return
     known = start.place()
     has_place = known != places.ALONE or not member.rank_above()

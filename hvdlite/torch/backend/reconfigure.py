@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hvdlite import job
 from hvdlite.bootstrap.store import place
-from hvdlite.core import loaded_mpi, member, start, topology
+from hvdlite.core import member, mpi, start, topology
 from hvdlite.core.native import HvdliteError
 from hvdlite.torch.backend import compiled, groups
 from hvdlite.torch.backend.place import own_address
@@ -85,7 +85,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def _check_not_by_mpi() -> None:
-    if start.is_by_mpi() or loaded_mpi.ranks() > 1:
+    if start.is_by_mpi() or mpi.ranks() > 1:
         raise HvdliteError(
             "reconfigure needs ranks that may leave their job, and the ranks of an MPI job can't: "
             f"start them by torchrun, or with {member.TRANSPORT}=tcp"

@@ -1,0 +1,166 @@
+"""Calls MPI, through mpi4py. No other Python module calls MPI.
+
+Importing ``mpi4py.MPI`` initializes MPI, so only :func:`load` imports it. The other functions use
+the MPI that :func:`load` or the script has imported.
+"""
+
+import sys
+from array import array
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+# Tags of messages. Every MPI has tags up to 32,767.
+_VALUE, ARRIVED, ENDED = 32_765, 32_766, 32_767
+
+
+def load() -> None:
+    """Import mpi4py's MPI, which initializes MPI unless ``mpi4py.rc.initialize`` is False."""
+    from mpi4py import MPI  # noqa: F401
+
+
+def _mpi() -> Any:
+    """Return mpi4py's MPI if it has been imported, else None."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    # the import of mpi4py may still be in progress
+    return mpi if hasattr(mpi, "Is_initialized") else None
+
+
+def is_initialized() -> bool:
+    """Return True if MPI has been initialized, even if it is finalized now."""
+    return _mpi() is not None and _mpi().Is_initialized()
+
+
+def is_finalized() -> bool:
+    return _mpi() is not None and _mpi().Is_finalized()
+
+
+def is_running() -> bool:
+    """Return True if MPI is initialized and not finalized."""
+    return is_initialized() and not is_finalized()
+
+
+def initialize() -> None:
+    _mpi().Init_thread(_mpi().THREAD_MULTIPLE)
+
+
+def finalize() -> None:
+    _mpi().Finalize()
+
+
+def before_finalize(function: Callable[[], None]) -> None:
+    """Call the function when MPI_Finalize begins, which first frees attributes."""
+    keyval = _mpi().Comm.Create_keyval(delete_fn=lambda comm, key, value: function())
+    _mpi().COMM_SELF.Set_attr(keyval, None)
+
+
+def abort(code: int) -> None:
+    """End all processes that were started together."""
+    _mpi().COMM_WORLD.Abort(code)
+
+
+def version() -> str:
+    """Return the text of MPI_Get_library_version."""
+    return _mpi().Get_library_version()
+
+
+def allows_threads() -> bool:
+    """Return True if several threads may call MPI at the same time."""
+    return _mpi().Query_thread() >= _mpi().THREAD_MULTIPLE
+
+
+def ranks() -> int:
+    """Return how many ranks MPI has; 0: neither mpi4py nor the script has initialized MPI."""
+    return _mpi().COMM_WORLD.size if is_running() else 0
+
+
+def rank() -> int:
+    """Return this process's number among those that were started together."""
+    return _mpi().COMM_WORLD.rank
+
+
+def is_communicator(value: Any) -> bool:
+    """Return True for a communicator of mpi4py."""
+    return _mpi() is not None and isinstance(value, _mpi().Comm)
+
+
+def is_null(comm: Any) -> bool:
+    """Return True for MPI_COMM_NULL: this process is in none of the communicators of a split."""
+    return comm == _mpi().COMM_NULL
+
+
+def address_of(comm: Any) -> int:
+    """Return the address of the MPI_Comm in C."""
+    return _mpi()._addressof(comm)
+
+
+class Communicator:
+    """Calls on a communicator of mpi4py. Some of them are calls of :class:`~.world.World`.
+
+    :param comm: the communicator; None: all processes that were started together.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        self.comm = _mpi().COMM_WORLD if comm is None else comm
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    def duplicate(self) -> Any:
+        return self.comm.Dup()
+
+    def create_among(self, ranks: Sequence[int], number: int = 0) -> Any:
+        """Return a communicator of these ranks, in this order; only these ranks make the call.
+
+        :param number: gives each communicator a tag, because two may be created together.
+        """
+        most = _mpi().COMM_WORLD.Get_attr(_mpi().TAG_UB) or 32767
+        return self.comm.Create_group(self.comm.group.Incl(ranks), number % (most + 1))
+
+    def split(self, ranks: List[int]) -> Any:
+        """Return a communicator of these ranks, in this order; all ranks make the call."""
+        if self.rank in ranks:
+            return self.comm.Split(0, ranks.index(self.rank))
+        return self.comm.Split(_mpi().UNDEFINED)
+
+    def free(self) -> None:
+        self.comm.Free()
+
+    def members(self) -> Any:
+        return self.comm.group
+
+    def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
+        ranks = _mpi().Group.Translate_ranks(members, None, self.comm.group)
+        return [None if rank == _mpi().UNDEFINED else rank for rank in ranks]
+
+    def begin_barrier(self) -> Callable[[], bool]:
+        """Return a function that returns True when all ranks have called this."""
+        return self.comm.Ibarrier().Test
+
+    def numbers(self, number: int) -> List[int]:
+        # An array, not pickled values: after a death, only a part of a pickle may arrive.
+        all_numbers = array("i", [0] * self.size)
+        self.comm.Allgather(array("i", [number]), all_numbers)
+        return all_numbers.tolist()
+
+    def allgather(self, value: Any) -> List[Any]:
+        return self.comm.allgather(value)
+
+    def send(self, value: Any, rank: int) -> None:
+        self.comm.send(value, dest=rank, tag=_VALUE)
+
+    def receive(self, rank: int) -> Any:
+        return self.comm.recv(source=rank, tag=_VALUE)
+
+    def signal(self, tag: int, ranks: Sequence[int]) -> None:
+        """Send an empty message to each of these ranks except this one; wait for nothing."""
+        for rank in ranks:
+            if rank != self.rank:
+                self.comm.Isend([None, 0, _mpi().BYTE], rank, tag).Free()
+
+    def receive_signals(self, tag: int) -> Iterator[int]:
+        """Yield the senders of the empty messages that have arrived.
+
+        A message is received when the caller asks for the next sender. If the caller raises
+        instead, the next call yields this sender again.
+        """
+        status = _mpi().Status()
+        while self.comm.Iprobe(_mpi().ANY_SOURCE, tag, status):
+            yield status.source
+            self.comm.Recv([None, 0, _mpi().BYTE], status.source, tag)
