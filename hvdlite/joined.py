@@ -37,11 +37,11 @@ jobs = Jobs()
 
 def _bootstrap_and_membership() -> Tuple[Bootstrap, Membership]:
     """Return how this process joins its job, and the membership of the job."""
-    jobs.way = jobs.way or _decided_way()
+    jobs.way = jobs.way or _choose_way()
     return jobs.way
 
 
-def _decided_way() -> Tuple[Bootstrap, Membership]:
+def _choose_way() -> Tuple[Bootstrap, Membership]:
     """Return the bootstrap and the membership of a job over MPI, or of a job over sockets.
 
     Call this after ``start.decide()``, because importing the modules for MPI initializes MPI.

@@ -21,7 +21,7 @@ from hvdlite.core.handles import Handle, ended, poll, started, synchronize, wait
 from hvdlite.core.names import group_names, recurring_name, restart_calls, tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import check_out, check_outs, result_array
-from hvdlite.core.prepared import Prepared, again, described
+from hvdlite.core.prepared import Prepared, again, describe_call
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import VALUES, Average, Sum
 from hvdlite.core.shared_memory import shared_bytes
@@ -73,7 +73,7 @@ def allreduce_plan(
         fails if two threads call it at the same time.
     """
     call = name, op, prescale_factor, postscale_factor, process_set
-    full, memory, *details = described("allreduce", array, None, call)
+    full, memory, *details = describe_call("allreduce", array, None, call)
     check_out(full, out, memory.shape, memory.owner.dtype)
     fits = out is None or result_array(out, memory.shape, memory.owner, in_place=True) is out
     if memory.owner is not array or not fits:

@@ -49,7 +49,7 @@ class Hello(NamedTuple):
         return _HELLO.pack(_MAGIC, *about, os.urandom(16))
 
 
-def _unpacked(data: bytes) -> Hello:
+def _unpack(data: bytes) -> Hello:
     magic, version, purpose, rank, size, joined, _ = _HELLO.unpack(data)
     if magic != _MAGIC:
         raise Stranger("it does not speak hvdlite's protocol")
@@ -88,7 +88,7 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
     client = own.packed()
     connection.sendall(client)
     server = _exactly(connection, _HELLO.size)
-    other = _unpacked(server)
+    other = _unpack(server)
     try:
         connection.sendall(_proof(key, b"client", client, server))
         proof = _exactly(connection, _PROOF)
@@ -138,7 +138,7 @@ class PendingPeer:
         if not hmac.compare_digest(proof, _proof(self._key, b"client", *hellos)):
             raise Stranger("it has another key, or belongs to another job")
         self.connection.sendall(_proof(self._key, b"server", *hellos))
-        return _unpacked(self._client)
+        return _unpack(self._client)
 
 
 def _exactly(connection: Any, size: int) -> bytes:

@@ -100,7 +100,7 @@ class SocketWorld(World):
         finally:
             # the C library now owns these descriptors and closes them, also in a child
             self._mesh = self._mesh._replace(data=[], messages=[])
-            self._have_joined()
+            self._close_doubles()
 
     def _lose(self, host: str, ranks: Set[int]) -> None:
         for rank in ranks:
@@ -110,7 +110,7 @@ class SocketWorld(World):
         lib.hvd_lose_host(host.encode())  # blocks until hvd_init_sockets has returned
         self._exchange.lose(ranks)
 
-    def _have_joined(self) -> None:
+    def _close_doubles(self) -> None:
         joining, self._joining = self._joining, {}
         for stream in itertools.chain(*joining.values()):
             stream.close()
@@ -126,10 +126,10 @@ class SocketWorld(World):
 
     def open(self, ranks: List[int]) -> Optional[int]:
         self._opened += 1
-        return _opened(ranks, 2 * self._opened) if self.rank in ranks else None
+        return _open_group(ranks, 2 * self._opened) if self.rank in ranks else None
 
     def open_among(self, ranks: List[int], number: int) -> int:
-        return _opened(ranks, 2 * (number * self.size + ranks[0]) + 1)
+        return _open_group(ranks, 2 * (number * self.size + ranks[0]) + 1)
 
     def members(self) -> List[int]:
         return self._numbers
@@ -180,11 +180,11 @@ class SocketWorld(World):
         """In a forked child: close all connections; otherwise they would outlive the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)
-        self._have_joined()
+        self._close_doubles()
         self.leave(False)
 
 
-def _opened(ranks: List[int], number: int) -> int:
+def _open_group(ranks: List[int], number: int) -> int:
     group = ffi.new("int *")
     call(lib.hvd_group_open_among, ranks, len(ranks), number, group)
     return group[0]
@@ -224,7 +224,7 @@ class SocketBootstrap(Bootstrap):
             self._at, self._joined, self._informed = _place(), 0, set()
         meeting = members.next_meeting()
         if meeting:
-            met = _met_again(meeting, patience)
+            met = _make_exchange(meeting, patience)
             world = SocketWorld(met, meeting.numbers, meeting.patience)
         else:
             met = exchange.meet(_place(), self._joined, patience, self._informed)
@@ -266,7 +266,7 @@ class SocketBootstrap(Bootstrap):
         return exchange.report_end(_place(), self._joined, seconds, self._informed)
 
 
-def _met_again(meeting: Meeting, patience: float) -> exchange.Exchange:
+def _make_exchange(meeting: Meeting, patience: float) -> exchange.Exchange:
     place = _place()._replace(rank=meeting.rank, size=len(meeting.numbers))
     return exchange.Exchange(
         place, meeting.key, meeting.epoch, patience, meeting.connections, ELASTIC_LIMIT

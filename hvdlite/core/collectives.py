@@ -47,7 +47,7 @@ class _Works(ModuleState):
     def begin(self) -> None:
         # Works for which no caller waits any more. C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
-        self.limit = threading.local()  # attribute ``until``: see :func:`limited`
+        self.limit = threading.local()  # attribute ``until``: see :func:`limit_waits`
 
 
 _works = _Works()
@@ -266,7 +266,7 @@ class Repeated:
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limit_waits(seconds: float) -> Iterator[None]:
     """Make this thread's waits in the block raise HvdliteError after this total time."""
     _works.limit.until = time.monotonic() + seconds
     try:

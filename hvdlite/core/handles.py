@@ -87,7 +87,7 @@ def poll(handle: Handle) -> bool:
     :param handle: returned by an ``..._async`` call.
     :raises ValueError: this is not a handle.
     """
-    return _checked(handle).poll()
+    return _check(handle).poll()
 
 
 def synchronize(handle: Handle):
@@ -97,10 +97,10 @@ def synchronize(handle: Handle):
     :raises ValueError: this is not a handle.
     :raises hvdlite.HvdliteError: for NumPy arrays; MXNetError for MXNet arrays.
     """
-    return _checked(handle).synchronize()
+    return _check(handle).synchronize()
 
 
-def _checked(handle: Handle) -> Handle:
+def _check(handle: Handle) -> Handle:
     if not isinstance(handle, Handle):
         raise wrong("handle", handle, "what an ..._async call has returned")
     return handle

@@ -10,7 +10,7 @@ from typing import DefaultDict, Dict, Iterator, List, Optional, Sequence
 
 from hvdlite.core.arguments import wrong
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.process_set import ProcessSet, checked, global_process_set
+from hvdlite.core.process_set import ProcessSet, check_process_set, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # Unnamed blocking calls of one line use _RECURRING names in turn, so that plans prepared for a
@@ -65,7 +65,7 @@ def tensor_name(
     ('allreduce.conv0', 'allreduce.')
     """
     if not isinstance(process_set, ProcessSet):
-        checked(process_set)
+        check_process_set(process_set)
     if name is None:
         return f"{kind}.{call_name(kind, process_set)}"
     if not isinstance(name, str):
@@ -80,7 +80,7 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
     other lines. Each process set has its own count, because ranks in several sets make more calls.
     """
     if not isinstance(process_set, ProcessSet):
-        checked(process_set)
+        check_process_set(process_set)
     line = calling_line()
     return f"{line}#{next(_counts.calls[kind, line, process_set.process_set_id])}"
 
@@ -91,7 +91,7 @@ def recurring_name(kind: str, process_set: ProcessSet) -> str:
     The name must not depend on the tensor, because another rank's tensor may differ by mistake.
     """
     if not isinstance(process_set, ProcessSet):
-        checked(process_set)
+        check_process_set(process_set)
     frame = _calling_frame()
     place = kind, frame.f_code.co_filename, frame.f_lineno, process_set.process_set_id
     names = _counts.recurring.get(place)

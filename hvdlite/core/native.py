@@ -165,7 +165,7 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     return found or _kept_failure(text_of(error))
 
 
-def numbered(error: HvdliteError) -> HvdliteError:
+def keep_failure(error: HvdliteError) -> HvdliteError:
     """Return the error with a number in its text, by which :func:`failure_of` finds the error.
 
     Callbacks need the number if their framework keeps only the text of an exception.

@@ -36,11 +36,11 @@ def broadcast_object(
     """
     name = tensor_name("object", name, process_set)
     is_root = topology.rank() == root_rank
-    data, error = _packed(lambda: obj) if is_root else (b"", None)
+    data, error = _pack(lambda: obj) if is_root else (b"", None)
     data = _broadcast_bytes(data, root_rank, name, process_set)
     if error:
         raise error
-    return obj if is_root else _unpacked(f"tensor '{name}'", {root_rank: data})[0]
+    return obj if is_root else _unpack(f"tensor '{name}'", {root_rank: data})[0]
 
 
 def _broadcast_bytes(data: bytes, root_rank: int, name: str, process_set: ProcessSet):
@@ -64,11 +64,11 @@ def allgather_object(
     :param name: this, ``process_set`` and the errors are as for :func:`.broadcast_object`.
     """
     name = tensor_name("object", name, process_set)
-    data, error = _packed(lambda: obj)
+    data, error = _pack(lambda: obj)
     everyone = gather_bytes(data, name, process_set)
     if error:
         raise error
-    return _unpacked(f"tensor '{name}'", dict(zip(process_set.ranks, everyone)))
+    return _unpack(f"tensor '{name}'", dict(zip(process_set.ranks, everyone)))
 
 
 class _Unsent(NamedTuple):
@@ -77,7 +77,7 @@ class _Unsent(NamedTuple):
     text: str
 
 
-def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
+def _pack(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
     """Return the pickle of ``make()`` and None; or the pickle of an _Unsent and the error."""
     try:
         return _dumps(make()), None
@@ -85,7 +85,7 @@ def _packed(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
         return pickle.dumps(_Unsent(error_text(error))), error
 
 
-def _unpacked(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:
+def _unpack(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:
     """Return the objects; raise HvdliteError that names the ranks that could not pickle theirs."""
     objects = [pickle.loads(each) for each in data.values()]
     unsent = {rank: obj.text for rank, obj in zip(data, objects) if type(obj) is _Unsent}
@@ -112,7 +112,7 @@ def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> An
 
     :raises HvdliteError: on every rank, with the error of the function or of pickle on that rank.
     """
-    data, cause = _packed(function) if topology.rank() == root_rank else (b"", None)
+    data, cause = _pack(function) if topology.rank() == root_rank else (b"", None)
     full = tensor_name("object", name, global_process_set)
     data = _broadcast_bytes(data, root_rank, full, global_process_set)
-    return _unpacked(name, {root_rank: data}, cause)[0]
+    return _unpack(name, {root_rank: data}, cause)[0]

@@ -44,7 +44,7 @@ def place_in(environ: Mapping[str, str], with_mpi: bool) -> Place:
     environ = _with_torchruns_names(environ) if with_mpi else environ
     for launcher in launchers.WITHOUT_MPI:
         if all(map(environ.get, launcher.variables)):
-            return _checked(_READ[launcher](environ), launcher, environ)
+            return _check(_READ[launcher](environ), launcher, environ)
     return _by_servers(environ) if is_of_servers(environ) else ALONE
 
 
@@ -138,7 +138,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _checked(found: Place, launcher: Launcher, environ: Mapping[str, str]) -> Place:
+def _check(found: Place, launcher: Launcher, environ: Mapping[str, str]) -> Place:
     if not found.rank < found.size:
         named = ", ".join(f"{name}={environ[name]}" for name in launcher.variables[:2])
         raise ValueError(f"{found.launcher}: {named}: expected a rank below the number of ranks")

@@ -56,11 +56,11 @@ def _unprepared(verb: str, begin: Callable, array, options: tuple, out, key: Opt
     """Do a call of ``again`` without a Prepared; ``key`` is None if the array must be copied."""
     result = begin(array, *options, out).synchronize()
     if key:
-        note(key, lambda: described(verb, array, result.shape, options))
+        note(key, lambda: describe_call(verb, array, result.shape, options))
     return result
 
 
-def described(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
+def describe_call(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
     """Return the arguments of a ``Prepared``; ``shape`` is the result's; None: the array's."""
     name, process_set = options[0 if verb in ("allreduce", "reducescatter") else -2], options[-1]
     if verb in ("allreduce", "reducescatter"):
@@ -76,7 +76,7 @@ def described(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
     return full, memory_of(dense(array)), members, process_set, kind, shape
 
 
-def _moved(handle, array: np.ndarray, options: tuple, result, out) -> np.ndarray:
+def _take_result(handle, array: np.ndarray, options: tuple, result, out) -> np.ndarray:
     """Return ``result``, or a new array if other ranks have sent other numbers of rows."""
     name, process_set = options[-2:]
     size, row_bytes = process_set.size(), bytes_of_row(array)
@@ -156,7 +156,7 @@ def note(key: tuple, described: Callable[[], tuple]) -> None:
 
 _prepared.setup({
     "hvd_run": address_of("hvd_run"), "briefly": BRIEFLY, "kept": _calls.kept,
-    "array_type": np.ndarray, "empty": np.empty, "unprepared": _unprepared, "moved": _moved,
+    "array_type": np.ndarray, "empty": np.empty, "unprepared": _unprepared, "moved": _take_result,
     # attributes of Prepared that the C code uses
     "set": "_set", "group": "_group", "idle": "_idle", "in_place": "in_place",
     "enter_group": "_enter_group", "new_handle": "_new", "end": "_end",

@@ -116,14 +116,14 @@ def group_of(process_set: ProcessSet) -> int:
     """
     if isinstance(process_set, ProcessSet) and process_set._group is not None:
         return process_set._group
-    checked(process_set).included()  # raises if the set is not registered
+    check_process_set(process_set).included()  # raises if the set is not registered
     raise HvdliteValueError(
         f"this process (rank {topology.rank()}) is not in the process set of ranks "
         f"{process_set.ranks}: only these ranks may make this call"
     )
 
 
-def checked(process_set: ProcessSet) -> ProcessSet:
+def check_process_set(process_set: ProcessSet) -> ProcessSet:
     """Return ``process_set``; raise ValueError if it is not a process set."""
     if not isinstance(process_set, ProcessSet):
         raise wrong("process_set", process_set, "what hvd.add_process_set() returns, a ProcessSet")
@@ -132,7 +132,7 @@ def checked(process_set: ProcessSet) -> ProcessSet:
 
 def check_root(root_rank: int, process_set: ProcessSet) -> None:
     """Raise ValueError unless the set has this rank, before the caller sends anything."""
-    number = checked(process_set).number_of(root_rank)
+    number = check_process_set(process_set).number_of(root_rank)
     if not 0 <= number < topology.size():
         raise wrong("root_rank", root_rank, f"a rank of the job, 0 to {topology.size() - 1}")
 

@@ -13,7 +13,7 @@ EVERY = 5.0  # seconds before the first line, and between two lines
 
 
 @contextlib.contextmanager
-def reported(what: str, state: Callable[[], str]) -> Iterator[None]:
+def log_progress(what: str, state: Callable[[], str]) -> Iterator[None]:
     """Log every EVERY seconds what the block does, and the state that ``state`` returns."""
     ended, began = threading.Event(), time.monotonic()
 
@@ -36,7 +36,7 @@ def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
         return contextlib.nullcontext()
     before = _tensors_done()
     what = f"broadcast of {len(sizes)} tensors, {sum(sizes) / 1e6:,.0f} MB"
-    return reported(what, lambda: f"{_tensors_done() - before} are done")
+    return log_progress(what, lambda: f"{_tensors_done() - before} are done")
 
 
 def _tensors_done() -> int:

@@ -11,7 +11,7 @@ from hvdlite.core.collectives import run, start_all
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import BRIEFLY, RANK_LEFT, STALLED, HvdliteError, lib
 from hvdlite.core.objects import allgather_object
-from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
+from hvdlite.core.process_set import ProcessSet, check_process_set, global_process_set, group_of
 
 
 class _Sets(ModuleState):
@@ -177,7 +177,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     :param process_set: a registered :class:`ProcessSet`, which can't be used afterwards.
     :raises hvdlite.HvdliteError: the ranks name different sets.
     """
-    number = checked(process_set).process_set_id
+    number = check_process_set(process_set).process_set_id
     if number is None or number == 0:
         return False
     agree("process_set", [f"remove {process_set}"])

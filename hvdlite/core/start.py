@@ -68,7 +68,7 @@ def decide(comm: Any = None) -> None:
     :param comm: the argument of init(): a communicator, or a list of MPI's ranks, or None.
     """
     if not _start.is_decided:
-        _start.place, _start.is_decided = _found(comm), True
+        _start.place, _start.is_decided = _find_place(comm), True
 
 
 def is_decided() -> bool:
@@ -77,10 +77,10 @@ def is_decided() -> bool:
 
 def without_mpi() -> Optional[Place]:
     """Return the place that was decided, or would be decided now; None: the job uses MPI."""
-    return _start.place if _start.is_decided else _found()
+    return _start.place if _start.is_decided else _find_place()
 
 
-def _found(comm: Any = None) -> Optional[Place]:
+def _find_place(comm: Any = None) -> Optional[Place]:
     if member.own_environment().get(TRANSPORT, "") == "tcp":
         return place()
     ranks = mpi.ranks()

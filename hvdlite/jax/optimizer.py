@@ -10,7 +10,7 @@ from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.jax import ops
-from hvdlite.training.codecs import Cast, NoneCompressor, compressed
+from hvdlite.training.codecs import Cast, NoneCompressor, compress
 from hvdlite.training.plan import reduction_of
 
 
@@ -63,7 +63,7 @@ def DistributedOptimizer(
         if not reduction.is_alone():
             met = meet(owner, met, process_set)
             leaves, structure = jax.tree.flatten(grads)
-            sent, restored = compressed(leaves, compression)
+            sent, restored = compress(leaves, compression)
             reduced = ops.allreduce(sent, owner, None, op, 1 / factor, factor, process_set)
             grads = jax.tree.unflatten(structure, restored(reduced))
         return optimizer.update(grads, state, params, **extra)

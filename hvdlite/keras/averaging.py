@@ -7,7 +7,7 @@ from typing import Any, List, Sequence
 import numpy as np
 from keras import backend
 
-from hvdlite.core.native import HvdliteError, lib, numbered
+from hvdlite.core.native import HvdliteError, keep_failure, lib
 from hvdlite.training.plan import GradientReducer
 
 
@@ -26,7 +26,7 @@ def average(grads: Sequence, reducer: GradientReducer, step, names: Sequence[str
         return list(grads)
     present = [i for i, grad in enumerate(grads) if grad is not None]
     on = _ON[backend.backend()]
-    return reducer.reduced(grads, present, functools.partial(on, reducer, step, names))
+    return reducer.reduce_at(grads, present, functools.partial(on, reducer, step, names))
 
 
 def _on_torch(reducer: GradientReducer, step, names, labels: Sequence[int], tensors) -> List:
@@ -64,7 +64,7 @@ def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensor
         try:
             return reducer.step_check.start(int(step), labels, names).synchronize()[0]
         except HvdliteError as error:
-            raise numbered(error) from None
+            raise keep_failure(error) from None
 
     done = []
     if reducer.step_check is not None:

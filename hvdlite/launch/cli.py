@@ -35,7 +35,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         tell(*(f"hvdliterun: {line}" for line in str(error).splitlines()))
         return USAGE_ERROR
     except (Interrupted, KeyboardInterrupt) as interrupt:
-        return _interrupted(getattr(interrupt, "number", signal.SIGINT))
+        return _report_interrupt(getattr(interrupt, "number", signal.SIGINT))
 
 
 def script() -> None:
@@ -46,7 +46,7 @@ def script() -> None:
     os._exit(code)
 
 
-def _interrupted(number: int) -> int:
+def _report_interrupt(number: int) -> int:
     """Tell the user which signal has ended the job; return the exit code."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     tell(f"hvdliterun: interrupted by {name}: the job was ended")
@@ -131,7 +131,7 @@ def start(job: Job, command: Command) -> int:
     for left in range(job.restarts, -1, -1):
         outcome = check_and_run(job, command, console, None, left < job.restarts)
         if outcome.signal not in (None, signal.SIGPIPE):
-            return _interrupted(outcome.signal)
+            return _report_interrupt(outcome.signal)
         tell(*outcome.report)
         if outcome.code == 0 or outcome.refused or outcome.signal is not None:
             break
@@ -156,7 +156,7 @@ def check_and_run(
         show(job, command)
     output = Output(console, Files(job.output_dir, again) if job.output_dir else None)
     watch = Watch(job, command, output, task)
-    with metrics.served(job.metrics, watch.flights.metrics):
+    with metrics.serve(job.metrics, watch.flights.metrics):
         return watch.run()
 
 

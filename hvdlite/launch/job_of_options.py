@@ -105,7 +105,7 @@ def _runs_itself(name: str) -> bool:
 
 
 def _hosts(args) -> List[hosts.Host]:
-    found = _named_hosts(args)
+    found = _read_hosts(args)
     if args.nnodes not in (None, len(found) or 1):
         raise ValueError(
             f"--nnodes {args.nnodes}: -H names {len(found)} hosts: give -H host1,host2,..."
@@ -115,7 +115,7 @@ def _hosts(args) -> List[hosts.Host]:
     return [host._replace(slots=args.ranks_per_host) for host in found]
 
 
-def _named_hosts(args) -> List[hosts.Host]:
+def _read_hosts(args) -> List[hosts.Host]:
     if args.hostfile is not None:
         return hosts.read_file(args.hostfile)
     if args.hosts is None:

@@ -30,7 +30,7 @@ def address(text: str) -> Tuple[str, int]:
 
 
 @contextlib.contextmanager
-def served(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
+def serve(where: Optional[str], read: Callable[[], str]) -> Iterator[None]:
     """Serve what ``read`` returns, and print the address to stderr.
 
     :param where: as ``--metrics-port``; None: nothing listens.

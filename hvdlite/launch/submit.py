@@ -20,7 +20,7 @@ def run(job: Job, command: Command) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _started(command: Command, **options: Any) -> subprocess.Popen:
+def _start(command: Command, **options: Any) -> subprocess.Popen:
     """Start the backend's command, and give it the script."""
     stdin = None if command.script is None else subprocess.PIPE
     try:
@@ -36,7 +36,7 @@ def _started(command: Command, **options: Any) -> subprocess.Popen:
 
 def _wait(command: Command) -> int:
     """Wait for the backend's command, which ends the job when it gets a signal."""
-    process = _started(command)
+    process = _start(command)
     while True:
         try:
             return process.wait()
@@ -53,7 +53,7 @@ def _follow(command: Command) -> int:
     assert command.log
     # a terminal: qsub would write the job's number into a pipe only at the end of the job
     reader, terminal = os.openpty()
-    process, job_id, done = _started(command, stdout=terminal, preexec_fn=os.setpgrp), "", 0
+    process, job_id, done = _start(command, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)
     try:
         job_id = _first_line(reader)

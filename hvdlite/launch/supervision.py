@@ -162,7 +162,7 @@ class Agent:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        self._selector.register(reader, selectors.EVENT_READ, self._signaled)
+        self._selector.register(reader, selectors.EVENT_READ, self._receive_signal)
 
     def _serve_once(self, seconds: float) -> None:
         for key, _ in self._selector.select(min(max(seconds, 0), channel.PROBE)):
@@ -170,7 +170,7 @@ class Agent:
         if self._link and self._link.silence() > self._most_silence:
             self._lose_launcher()
 
-    def _signaled(self, reader: int) -> None:
+    def _receive_signal(self, reader: int) -> None:
         numbers = [number for number in os.read(reader, 512) if number != signal.SIGCHLD]
         if numbers:
             self._signal = numbers[0] if not self._ended else self._signal

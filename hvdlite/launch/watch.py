@@ -70,7 +70,7 @@ class Watch:
     def run(self) -> Outcome:
         """Run the job to its end, and leave none of its processes and files on this host."""
         self._listener = self._listen()
-        self._links = Links(self._selector, self._heard, self._lost, self._listener.complain)
+        self._links = Links(self._selector, self._heard, self._note_loss, self._listener.complain)
         where = {channel.VARIABLE: str(self._listener.invitation())}
         self._backend = BackendProcess(self._command, where)
         self._replacements = Replacements(
@@ -203,7 +203,7 @@ class Watch:
         elif kind == channel.DATA:
             rank.result = data
         elif kind == channel.EXIT and not rank.ending:
-            self._ended(rank, **channel.fields(data, _EXIT))
+            self._note_end(rank, **channel.fields(data, _EXIT))
         elif kind == channel.FLIGHT:
             self.flights.add(rank.number, data)
         elif kind == channel.TROUBLE and self._phase is Phase.RUNNING:
@@ -226,7 +226,7 @@ class Watch:
             for rank, silence in ranks.silent(self._in_order(), limit, now):
                 self._links.lose(rank.link, silence)
 
-    def _lost(self, rank: ranks.Rank, silence: float) -> None:
+    def _note_loss(self, rank: ranks.Rank, silence: float) -> None:
         """Record the end of a rank whose agent has ended or is lost without reporting that end."""
         if rank.ending:
             return
@@ -234,10 +234,10 @@ class Watch:
             del self._ranks[rank.number]
             return
         ended = self._phase is Phase.ENDING and not silence
-        self._ended(rank, silence, code=-signal.SIGKILL, ended=ended, silent=True)
+        self._note_end(rank, silence, code=-signal.SIGKILL, ended=ended, silent=True)
         self._note_clean(rank)
 
-    def _ended(self, rank: ranks.Rank, silence: float = 0, **fields: Any) -> None:
+    def _note_end(self, rank: ranks.Rank, silence: float = 0, **fields: Any) -> None:
         """Record how a rank has ended, and act on that; ``fields``: those of ``failure.Ending``."""
         self._output.end(rank.number, rank.label)
         who, after = (rank.number, rank.label, rank.host), self._since_start()

@@ -65,7 +65,7 @@ def parse_list(text: str) -> List[Host]:
     >>> parse_list("server1:4, server2")
     [Host(name='server1', slots=4), Host(name='server2', slots=None)]
     """
-    return _checked([_parse_host(part.strip()) for part in text.split(",") if part.strip()], text)
+    return _check([_parse_host(part.strip()) for part in text.split(",") if part.strip()], text)
 
 
 def read_file(path: str) -> List[Host]:
@@ -84,7 +84,7 @@ def read_file(path: str) -> List[Host]:
             found += [_parse_line(content)] if content else []
         except ValueError as error:
             raise ValueError(f"host file {path}, line {number}: {error}") from None
-    return _checked(found, path)
+    return _check(found, path)
 
 
 def _parse_line(line: str) -> Host:
@@ -108,7 +108,7 @@ def _parse_host(text: str) -> Host:
     return named(name, int(slots) if colon else None)
 
 
-def _checked(hosts: List[Host], where: str) -> List[Host]:
+def _check(hosts: List[Host], where: str) -> List[Host]:
     if not hosts:
         raise ValueError(f"there is no host in '{where}'")
     names = [host.name for host in hosts]

@@ -157,7 +157,9 @@ class Rerendezvous:
         agreed = (verdict, epoch, members, addresses, resets)
         _send_all(connections, {"value": agreed})
         self._leave(set(self._old) - set(members))
-        return _met(agreed, {members.index(number): each for number, each in connections.items()})
+        return _make_met(
+            agreed, {members.index(number): each for number, each in connections.items()}
+        )
 
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
@@ -176,16 +178,16 @@ class Rerendezvous:
                     expected.discard((purpose, number))
             missing = expected - connected
             if not missing:
-                return self._taken(connected)
+                return self._take(connected)
             ranks = {number for purpose, number in missing if purpose == READY}
             alone = math.inf if ranks else min(alone, time.monotonic())
             if ranks:
                 self._check_time(ranks)
             elif time.monotonic() > alone + REPLACEMENT_SECONDS:
-                return self._taken(connected)
+                return self._take(connected)
             self._port.wait_for_one(LOOK_SECONDS)
 
-    def _taken(self, peers: Set[Peer]) -> Dict[int, socket.socket]:
+    def _take(self, peers: Set[Peer]) -> Dict[int, socket.socket]:
         members: Dict[int, socket.socket] = {}
         strange: Dict[int, socket.socket] = {}
         for purpose, number in peers:
@@ -221,7 +223,7 @@ class Rerendezvous:
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
         """Vote at this leader; return None if it is dead, refuses this rank, or does not lead."""
-        question = self._connected(leader)
+        question = self._connect(leader)
         if question is None:
             return None
         doubted = self._doubted(leader)
@@ -243,11 +245,11 @@ class Rerendezvous:
             question.close()
             raise HvdliteError(answer["error"])
         question.settimeout(None)
-        met = _met(answer["value"], {0: question})
+        met = _make_met(answer["value"], {0: question})
         self._leave(set(self._old) - set(met.members))
         return met
 
-    def _connected(self, leader: int) -> Optional[socket.socket]:
+    def _connect(self, leader: int) -> Optional[socket.socket]:
         """Return a connection to the leader's port, or None if the leader is dead or silent."""
         while self._is_alive(leader):
             ipv6 = ":" in self._addresses[leader][0]
@@ -333,7 +335,7 @@ def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
     return sorted(set(cut_off) - set(stay))
 
 
-def _met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
+def _make_met(agreed: Sequence[Any], connections: Dict[int, socket.socket]) -> Met:
     verdict, epoch, members, addresses, resets = agreed
     by_number = {number: (at[0], at[1]) for number, at in zip(members, addresses)}
     return Met(verdict, epoch, members, by_number, resets, connections)

@@ -87,7 +87,7 @@ class Checkpoint:
         own = {n: each.left_out() for n, each in gradients.items() if each is not None}
         meta = {"epoch": epoch, "extra": json.loads(text), "trainers": {}, "sha256": {}}
         try:
-            of_ranks = left_out.collected(own, name)
+            of_ranks = left_out.collect_residuals(own, name)
             result_of_root(lambda: self._save(states, meta, of_ranks), 0, name)
         except RankFailedError as error:
             what = f"the checkpoint {self._path(epoch)} may be unfinished; earlier checkpoints stay"
@@ -109,7 +109,7 @@ class Checkpoint:
             files.make_named_folder(self._folder)
             shutil.rmtree(unfinished, ignore_errors=True)  # a killed job may have left this folder
             unfinished.mkdir()
-            with progress.reported(f"checkpoint {path}", lambda: _size_text(unfinished)):
+            with progress.log_progress(f"checkpoint {path}", lambda: _size_text(unfinished)):
                 self._write(unfinished, states, meta, of_ranks)
             for each in (*unfinished.iterdir(), unfinished):
                 _write_through(each)
@@ -174,9 +174,9 @@ class Checkpoint:
             raise _damaged(folder / _META) from error
         is_as_large = meta.get("left_out_of") == topology.size()
         saved = [f"left_out.{number}" for number in range(topology.size() if is_as_large else 0)]
-        self._of_ranks = [_checked(folder / name, digests.get(name)) for name in saved]
+        self._of_ranks = [_read_checked(folder / name, digests.get(name)) for name in saved]
         names = {name: _file_name(name, part) for name, part in self._parts.items()}
-        files = {n: _checked(folder / name, digests.get(n)) for n, name in names.items()}
+        files = {n: _read_checked(folder / name, digests.get(n)) for n, name in names.items()}
         return meta, files
 
     def _path(self, epoch: int) -> Path:
@@ -216,7 +216,7 @@ def _is_trainer(part) -> bool:
     return isinstance(part, mx.gluon.Trainer)
 
 
-def _checked(path: Path, digest: Optional[str]) -> bytes:
+def _read_checked(path: Path, digest: Optional[str]) -> bytes:
     data = path.read_bytes()
     if digest and hashlib.sha256(data).hexdigest() != digest:
         raise _damaged(path)

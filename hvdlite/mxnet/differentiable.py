@@ -28,7 +28,7 @@ def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet
         check_linear(name, op)
         return reduce_(name, grad)
 
-    return [_like(t, _recorded(name, t, reduce_, gradient)) for name, t in zip(names, tensors)]
+    return [_like(t, _record(name, t, reduce_, gradient)) for name, t in zip(names, tensors)]
 
 
 def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
@@ -41,7 +41,7 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
     def broadcast_(name, own):
         return collectives.broadcast_(name, own, root_rank, priority, process_set)
 
-    return _like(tensor, _recorded(name, tensor, broadcast_, gradient))
+    return _like(tensor, _record(name, tensor, broadcast_, gradient))
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
@@ -57,7 +57,7 @@ def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: Proc
         def gather(name, own):
             return collectives.allgather([name], [own], [of_ranks.sum()], priority, process_set)[0]
 
-        return _recorded(name, tensor, gather, gradient)
+        return _record(name, tensor, gather, gradient)
 
     return [gather_one(*each) for each in zip(names, tensors, rows.T)]
 
@@ -76,7 +76,7 @@ def reducescatter(names, tensors, op, scales, priority: int, process_set: Proces
         def scatter(name, own):
             return collectives.reducescatter([name], [own], op, scales, priority, process_set)[0]
 
-        return _recorded(name, tensor, scatter, gradient)
+        return _record(name, tensor, scatter, gradient)
 
     return [scatter_one(*each) for each in zip(names, tensors)]
 
@@ -96,7 +96,7 @@ def alltoall(name: str, tensor, matrix: np.ndarray, priority: int, process_set: 
             return sent
         return mx.nd.concat(sent, mx.nd.zeros((left, *sent.shape[1:]), dtype=sent.dtype), dim=0)
 
-    return _recorded(name, tensor, exchange, gradient)
+    return _record(name, tensor, exchange, gradient)
 
 
 def _check_rows(name: str, rows: np.ndarray) -> None:
@@ -108,7 +108,7 @@ def _check_rows(name: str, rows: np.ndarray) -> None:
         )
 
 
-def _recorded(name: str, tensor, forward: Callable, backward: Callable):
+def _record(name: str, tensor, forward: Callable, backward: Callable):
     """Return ``forward(name, copy of tensor)``, whose gradient is ``backward(name, gradient)``.
 
     Both functions may overwrite their array, and get a 0-d tensor with shape (1,). ``backward``

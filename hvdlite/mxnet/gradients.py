@@ -198,7 +198,7 @@ class Gradients(GradientReducer, Loads):
         states = self.states_of(grads)
         group = 0 if self.alone else group_of(self.reduction.process_set)
         key = (group, states, *grads, *[type(arrays[0]) for arrays in grads.values()])
-        layout = self.kept(key, lambda: self._lay_out(grads))
+        layout = self.get_or_make(key, lambda: self._lay_out(grads))
         for index in layout.dense:
             first, *others = grads[index]
             for other in others:

@@ -149,7 +149,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         :param priority, ignore_sparse: have no effect, because a pull is a local copy.
         """
         for name, arrays in by_key(key, out).items():
-            deliver(self._kept(name), arrays)
+            deliver(self._value_of(name), arrays)
 
     @unrecorded
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
@@ -161,7 +161,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             row_ids = [row_ids] * len(key)
         ids_of = by_key(key, row_ids)
         for name, arrays in by_key(key, out).items():
-            kept, ids = self._kept(name), ids_of[name]
+            kept, ids = self._value_of(name), ids_of[name]
             ids = ids * len(arrays) if len(ids) == 1 else ids
             if len(ids) != len(arrays) or not all(map(is_sparse, arrays)):
                 raise HvdliteValueError(
@@ -267,7 +267,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
             )
         return self._updater
 
-    def _kept(self, key):
+    def _value_of(self, key):
         if key not in self._values:
             raise HvdliteValueError(
                 f"key '{key}' has no value in the kvstore: call init or broadcast first; a "
@@ -277,7 +277,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
 
     def _push(self, key, arrays: list, priority: int) -> None:
         self._compare(key)
-        kept = self._values.get(key) if self._updater is None else self._kept(key)
+        kept = self._values.get(key) if self._updater is None else self._value_of(key)
         if kept is not None and kept.shape != arrays[0].shape:
             raise HvdliteValueError(
                 f"key '{key}' has shape {kept.shape}, got {arrays[0].shape}: push arrays of the "

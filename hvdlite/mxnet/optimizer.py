@@ -55,7 +55,7 @@ class DistributedOptimizer:
             raise ValueError(f"expected a plain MXNet optimizer, got {type(optimizer).__name__}")
         reduction = Reduction(
             compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
-        ).checked()
+        ).check()
         passes = check_passes(backward_passes_per_step)
         gradients = Gradients(owner_name("optimizer", process_set), reduction, passes)
         return _distribute(optimizer, _Averaging(gradients, passes))

@@ -10,7 +10,7 @@ from typing import Iterator, Optional, Sequence
 import mxnet as mx
 
 from hvdlite.core.names import natural_order, owner_name
-from hvdlite.core.process_set import ProcessSet, check_root, checked, global_process_set
+from hvdlite.core.process_set import ProcessSet, check_process_set, check_root, global_process_set
 from hvdlite.mxnet.ops import broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
 from hvdlite.training import guards
@@ -46,7 +46,7 @@ def broadcast_parameters(
     for name, value in zip(names, values):
         _check(name, value)
     order = natural_order(names)
-    if checked(process_set).included():
+    if check_process_set(process_set).included():
         check_root(root_rank, process_set)  # raises before the rank counts or sends anything
     owner = owner_name("parameters", process_set) if prefix is None else prefix
     if not process_set.included():

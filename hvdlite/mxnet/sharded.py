@@ -127,7 +127,7 @@ class HostUpdater(mx.optimizer.Updater):
         several = isinstance(index, (list, tuple))
         lists = (index, grad, weight) if several else ([index], [grad], [weight])
         indices, grads, weights = map(list, lists)
-        host_weights = [self._updated(i, each) for i, each in zip(indices, weights)]
+        host_weights = [self._refresh(i, each) for i, each in zip(indices, weights)]
         by_rule = self.fused()
         private = [at for at, host_weight in enumerate(host_weights) if host_weight is None]
         fused = [at for at, i in enumerate(indices) if i in by_rule]
@@ -164,7 +164,7 @@ class HostUpdater(mx.optimizer.Updater):
             whole.append(stripes.join(parts, host_weight.shared.shape))
         return with_arrays(states, whole)
 
-    def _updated(self, index: int, weight) -> Optional[HostWeight]:
+    def _refresh(self, index: int, weight) -> Optional[HostWeight]:
         """Copy newly loaded states to shared memory; return the shared weight, None if private."""
         host_weight = self._weights.by_index.get(index)
         if host_weight is None:

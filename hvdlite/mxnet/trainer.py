@@ -84,7 +84,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         reduction = Reduction(
             compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense,
             sums,
-        ).checked()  # fmt: skip
+        ).check()  # fmt: skip
         self._passes = check_passes(backward_passes_per_step)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         owner = owner_name("trainer", process_set) if prefix is None else prefix

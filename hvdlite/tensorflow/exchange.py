@@ -25,7 +25,7 @@ from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
-from hvdlite.core.process_set import checked
+from hvdlite.core.process_set import check_process_set
 
 _MOST_FAILURES = 64  # chosen: more than the failures between two looks at them
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
@@ -58,7 +58,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
     Each node of a graph gets another name. Tracing a function again gives the same names. The name
     of a node in a nested graph contains the nested graph's name.
     """
-    checked(process_set)  # otherwise a graph would raise at its first run only
+    check_process_set(process_set)  # otherwise a graph would raise at its first run only
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a string, or None")
     if tf.executing_eagerly():
@@ -84,7 +84,7 @@ _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 
 
 @contextlib.contextmanager
-def _numbered() -> Iterator[None]:
+def _number_failure() -> Iterator[None]:
     """Append a number to the text of an HvdliteError that the block raises, and keep the error.
 
     A graph raises TensorFlow's error with this text; :func:`_failure_of` reads the number there.
@@ -135,7 +135,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
         if before:  # in a loop, or a function called twice, the last collective has the same name
             with contextlib.suppress(Exception):  # wait_now() raises the error of that collective
                 before.synchronize()
-        with _numbered():
+        with _number_failure():
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
@@ -165,7 +165,7 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes, stateful: bool = False) -> 
 
     def wait_now(*keys):
         handles = [_graphs.started.pop(int(key)) for key in keys]
-        with _numbered():
+        with _number_failure():
             return [each for handle in handles for each in handle.synchronize()]
 
     results = node(wait_now, begun, dtypes, stateful)

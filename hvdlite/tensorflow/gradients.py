@@ -32,10 +32,10 @@ def average(
             for grad in grads
         ]
     # A graph does this check while it computes the loss, so gradients do not wait for the check.
-    with tf.control_dependencies(_checked(grads, reducer, step, names)):
+    with tf.control_dependencies(_check_step(grads, reducer, step, names)):
         dense = [i for i, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
         reduce = lambda labels, sent: _average_dense(sent, labels, reducer)  # noqa: E731
-        results = reducer.reduced(grads, dense, reduce)
+        results = reducer.reduce_at(grads, dense, reduce)
         for i, grad in enumerate(grads):
             if isinstance(grad, tf.IndexedSlices):
                 name, process_set = f"{reducer.owner}.{i}", reduction.process_set
@@ -43,7 +43,7 @@ def average(
     return results
 
 
-def _checked(grads, reducer: GradientReducer, step, names: Sequence[str]) -> List[tf.Tensor]:
+def _check_step(grads, reducer: GradientReducer, step, names: Sequence[str]) -> List[tf.Tensor]:
     check = reducer.step_check
     if check is None:
         return []
@@ -76,7 +76,7 @@ def _bytes_of(tensor: tf.Tensor) -> int:
     return int(np.dtype(tensor.dtype.as_numpy_dtype).itemsize * elements)
 
 
-def divided(grad, size: int):
+def divide(grad, size: int):
     """Divide the gradient of a local variable by ``size``, to get the scale of averages."""
     if grad is None:
         return None

@@ -21,7 +21,7 @@ from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.tensorflow import differentiable
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
-from hvdlite.training.codecs import compressed
+from hvdlite.training.codecs import compress
 
 
 def _tensor(value) -> tf.Tensor:
@@ -72,7 +72,7 @@ def grouped_allreduce(
     if len(dense) < len(tensors):
         _check_slices(name, op, scales)
     if dense:
-        sent, restored = compressed([_tensor(tensors[i]) for i in dense], compression)
+        sent, restored = compress([_tensor(tensors[i]) for i in dense], compression)
         dense_names = [names[i] for i in dense]
         arrived = differentiable.allreduce(dense_names, sent, op, scales, process_set)
         for i, reduced in zip(dense, restored(arrived)):
@@ -190,7 +190,7 @@ def grouped_reducescatter(
 def _reducescatter(names, tensors, compression, op, scales, process_set) -> List:
     op = op_of(None, op)
     check_compressor(compression)
-    sent, restored = compressed(list(map(_tensor, tensors)), compression)
+    sent, restored = compress(list(map(_tensor, tensors)), compression)
     for name, tensor in zip(names, sent):
         if tensor.shape.rank == 0:
             raise ValueError(

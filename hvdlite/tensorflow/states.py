@@ -18,7 +18,7 @@ REMEDY = (
 )
 
 
-def compared(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, local) -> List:
+def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, local) -> List:
     """Return tensors on which the update must depend, because they compare the ranks' states.
 
     :param pairs: (gradient, variable), as for ``apply_gradients``.

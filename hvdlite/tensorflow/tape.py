@@ -9,8 +9,8 @@ from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
-from hvdlite.tensorflow.gradients import average, divided
-from hvdlite.tensorflow.states import REMEDY, compared
+from hvdlite.tensorflow.gradients import average, divide
+from hvdlite.tensorflow.states import REMEDY, compare
 from hvdlite.training.plan import (
     GradientReducer,
     Reduction,
@@ -94,7 +94,7 @@ class _Averages:
         return average_all_but(
             self.local, variables, grads,
             average=lambda grads: average(grads, reducer, tf.constant(0), names),
-            divide=lambda grad: divided(grad, size),
+            divide=lambda grad: divide(grad, size),
         )  # fmt: skip
 
 
@@ -203,6 +203,6 @@ class _OptimizerInGraph:
         pairs, done = list(grads_and_vars), []
         has_any = any(grad is not None for grad, _ in pairs)  # if not, TensorFlow raises an error
         if has_any and not self._averages.reduction.is_alone():
-            done = compared(self._state_check, self, pairs, global_step, self._averages.local)
+            done = compare(self._state_check, self, pairs, global_step, self._averages.local)
         with tf.control_dependencies(done):
             return super().apply_gradients(pairs, global_step, *args, **kwargs)

@@ -30,7 +30,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average
 from hvdlite.torch import differentiable, exchange
 from hvdlite.torch.tensors import written
-from hvdlite.training.codecs import NoneCompressor, compressed
+from hvdlite.training.codecs import NoneCompressor, compress
 
 HorovodInternalError = HvdliteError  # the name that Horovod's scripts catch
 
@@ -309,7 +309,7 @@ def _first(results: Sequence):
 
 def _reduced(function, start, names, tensors, compression, op, scales, process_set) -> Any:
     check_compressor(compression)
-    tensors, decompress = compressed(tensors, compression)
+    tensors, decompress = compress(tensors, compression)
     if differentiable.is_recorded(tensors):
         return ended(decompress(function.apply(names, op, scales, process_set, *tensors)))
     return start(names, tensors, op, scales, process_set).then(decompress)

@@ -92,7 +92,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         passes = check_passes(backward_passes_per_step)
         check_groups(lists)
         # checked before owner_name(), because a wrong call must not change later optimizers' names
-        reduction.checked()
+        reduction.check()
         # called on all ranks, because each rank counts its own optimizers
         owner = owner_name("optimizer", process_set)
         known = {  # attributes of Horovod's optimizer, for scripts that read them

@@ -107,16 +107,16 @@ def codec_of(compression, is_float32: bool) -> Optional[Codec]:
     return getattr(compression, "codec", None) if is_float32 else None
 
 
-def compressed(tensors: Sequence, compression) -> Tuple[List, Callable[[Sequence], List]]:
+def compress(tensors: Sequence, compression) -> Tuple[List, Callable[[Sequence], List]]:
     """Return the tensors to send, and a function that decompresses the list of results."""
     if compression is NoneCompressor:
         return list(tensors), list
     sent = [compression.compress(tensor) for tensor in tensors]
 
-    def decompressed(results: Sequence) -> List:
+    def decompress(results: Sequence) -> List:
         return [compression.decompress(each, context) for each, (_, context) in zip(results, sent)]
 
-    return [tensor for tensor, _ in sent], decompressed
+    return [tensor for tensor, _ in sent], decompress
 
 
 def check_compression(compression) -> None:

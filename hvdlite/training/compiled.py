@@ -50,7 +50,7 @@ def build(
     if shipped.exists():
         return shipped
     folders = [Path(folder) for folder in cache_folders()]
-    for step in _existing, functools.partial(_made, what, command, patience):
+    for step in _find, functools.partial(_compile_once, what, command, patience):
         for folder in folders:
             try:
                 if step(folder / name):
@@ -63,7 +63,7 @@ def build(
     )
 
 
-def _existing(path: Path) -> bool:
+def _find(path: Path) -> bool:
     """Return True if the file exists and no other user can have written it."""
     if not path.exists():
         return False
@@ -71,18 +71,18 @@ def _existing(path: Path) -> bool:
     return bool(files.refuse_strangers(path))
 
 
-def _made(what: str, command: Callable[[], List[str]], patience: float, path: Path) -> bool:
+def _compile_once(what: str, command: Callable[[], List[str]], patience: float, path: Path) -> bool:
     """Compile the file unless it exists. An OSError means that the folder can't be used."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.refuse_strangers(path.parent)  # raises if other users could write a library there
-    with _locked(path.with_suffix(".lock"), patience, what):
+    with _lock(path.with_suffix(".lock"), patience, what):
         if not path.exists():
             _compile(what, command(), path)
     return True
 
 
 @contextlib.contextmanager
-def _locked(path: Path, patience: float, what: str) -> Iterator[None]:
+def _lock(path: Path, patience: float, what: str) -> Iterator[None]:
     """Hold a lock on this file. The kernel releases the lock even if the process is killed."""
     until = time.monotonic() + patience
     with files.open_named(path) as file:

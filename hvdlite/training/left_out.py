@@ -34,26 +34,26 @@ def own_of(saved: Dict[str, Any]) -> Dict[Any, Any]:
     return {}
 
 
-def collected(own: Dict[str, Any], name: str) -> List[bytes]:
+def collect_residuals(own: Dict[str, Any], name: str) -> List[bytes]:
     """Return on rank 0 the pickled residuals of each rank, b"" if a rank has none. Collective.
 
     :param own: this rank's residuals, by the names of trainers.
     """
     data = pickle.dumps(own) if any(own.values()) else b""
-    received = _exchanged([data] + [b""] * (topology.size() - 1), name)
+    received = _exchange([data] + [b""] * (topology.size() - 1), name)
     return received if not topology.rank() else []
 
 
 def scatter_residuals(each: Sequence[bytes], name: str) -> Dict[str, Any]:
     """Return this rank's residuals, by the names of trainers. Rank 0 sends them. Collective.
 
-    :param each: on rank 0 the result of :func:`collected`; ignored on other ranks.
+    :param each: on rank 0 the result of :func:`collect_residuals`; ignored on other ranks.
     """
-    data, *_ = _exchanged(each if not topology.rank() else [b""] * topology.size(), name)
+    data, *_ = _exchange(each if not topology.rank() else [b""] * topology.size(), name)
     return pickle.loads(data) if data else {}
 
 
-def _exchanged(to_each: Sequence[bytes], name: str) -> List[bytes]:
+def _exchange(to_each: Sequence[bytes], name: str) -> List[bytes]:
     sent = np.frombuffer(b"".join(to_each), np.uint8)
     name = tensor_name("alltoall", f"{name}.left_out", global_process_set)
     splits = [len(data) for data in to_each]

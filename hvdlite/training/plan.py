@@ -15,9 +15,9 @@ from hvdlite.core.collectives import Repeated, dense, memory_of, reduction
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import shape_of_name
 from hvdlite.core.native import lib
-from hvdlite.core.process_set import ProcessSet, checked, global_process_set, group_of
+from hvdlite.core.process_set import ProcessSet, check_process_set, global_process_set, group_of
 from hvdlite.core.reduce_ops import Adasum, Average, Sum
-from hvdlite.training.codecs import NoneCompressor, check_compression, compressed
+from hvdlite.training.codecs import NoneCompressor, check_compression, compress
 from hvdlite.training.step_check import StepCheck
 
 GROUP_BYTES = 2**20  # smallest size of a group, because an operation costs about 10 us of a core
@@ -47,7 +47,7 @@ class Reduction(NamedTuple):
     sparse_as_dense: bool = False
     sums: bool = False
 
-    def checked(self) -> "Reduction":
+    def check(self) -> "Reduction":
         """Return this reduction; raise ValueError if an argument is wrong."""
         factor = self.predivide_factor
         number(factor, "gradient_predivide_factor")
@@ -60,7 +60,7 @@ class Reduction(NamedTuple):
             raise ValueError(
                 f"gradient_predivide_factor is {factor}: expected 1 with another op than Average"
             )
-        checked(self.process_set).included()  # raises if the set is not registered
+        check_process_set(self.process_set).included()  # raises if the set is not registered
         check_compression(self.compression)
         return self
 
@@ -107,7 +107,7 @@ class GradientReducer:
         """Delete all kept descriptions."""
         self._kept: Dict[tuple, Any] = {}
 
-    def kept(self, key: tuple, make: Callable[[], Any]) -> Any:
+    def get_or_make(self, key: tuple, make: Callable[[], Any]) -> Any:
         """Return the result of ``make()``, or of an earlier call with the same key."""
         found = self._kept.get(key)
         if found is None:
@@ -128,7 +128,7 @@ class GradientReducer:
         short = label if len(str(label).encode()) <= _LONGEST_NAME else number
         return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
 
-    def reduced(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
+    def reduce_at(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
         """Return a list of all gradients; the gradients at ``labels`` are reduced.
 
         :param labels: positions in ``grads``, which also name the tensors.
@@ -136,7 +136,7 @@ class GradientReducer:
         """
         results = list(grads)
         if labels:
-            sent, restored = compressed([grads[i] for i in labels], self.reduction.compression)
+            sent, restored = compress([grads[i] for i in labels], self.reduction.compression)
             for i, each in zip(labels, restored(reduce(labels, sent))):
                 results[i] = each
         return results
@@ -147,7 +147,7 @@ class GradientReducer:
         outs = [np.empty(array.shape, array.dtype) for array in arrays]
         group = group_of(self.reduction.process_set)
         key = (group, *labels, *[(array.dtype, array.shape) for array in arrays])
-        described = self.kept(key, lambda: self._describe(labels, arrays))
+        described = self.get_or_make(key, lambda: self._describe(labels, arrays))
         begins = [each.__array_interface__["data"][0] for each in (*arrays, *outs)]
         n = len(arrays)
         started = described.start(begins[:n], begins[n:], (arrays, outs))
@@ -179,7 +179,7 @@ def reduction_of(
         parts = len(groups)
     return Reduction(
         compression, gradient_predivide_factor, parts, op_of(None, op), process_set, sparse_as_dense
-    ).checked()
+    ).check()
 
 
 def agree_on_layers(

@@ -47,7 +47,7 @@ print(text)
 
 def test_a_metrics_client_that_never_completes_does_not_delay_the_job(capsys, monkeypatch):
     monkeypatch.setattr(metrics, "_PATIENCE", 1e4)
-    with metrics.served("0", str):
+    with metrics.serve("0", str):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
         client = socket.create_connection(("127.0.0.1", port))
         client.send(b"GET /")
@@ -58,7 +58,7 @@ def test_a_metrics_client_that_never_completes_does_not_delay_the_job(capsys, mo
 def test_many_metrics_clients_do_not_use_up_threads_and_descriptors(capsys):
     """A thread and a descriptor per client would leave none for the launcher."""
     before = threading.active_count()
-    with metrics.served("0", lambda: "all"):
+    with metrics.serve("0", lambda: "all"):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()

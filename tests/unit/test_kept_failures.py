@@ -5,9 +5,9 @@ from hvdlite.core.native import (
     RankFailedError,
     failure_of,
     ffi,
+    keep_failure,
     lib,
     new_error,
-    numbered,
 )
 
 
@@ -48,9 +48,9 @@ def test_an_error_with_a_long_text_keeps_its_number():
 
 def test_a_numbered_error_is_found_with_its_fields():
     fields = {"kind": "rank dead", "tensor": "w", "ranks": (3, 1), "pid": 7, "host": "é" * 40}
-    error = numbered(RankFailedError("rank 3 is dead", **fields))
+    error = keep_failure(RankFailedError("rank 3 is dead", **fields))
     failure = failure_of(RuntimeError(f"INTERNAL: a callback failed: {error}\nno traceback"))
     assert isinstance(error, RankFailedError) and isinstance(failure, RankFailedError)
     assert (str(failure), failure.ranks, failure.pid) == ("rank 3 is dead", (3, 1), 7)
     assert (failure.tensor, failure.host) == ("w", "é" * 31 + "\N{REPLACEMENT CHARACTER}")
-    assert failure_of(RuntimeError(str(numbered(HvdliteError("x" * 2000))))).kind == "invalid"
+    assert failure_of(RuntimeError(str(keep_failure(HvdliteError("x" * 2000))))).kind == "invalid"

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Callable, Iterator, Optional, Sequence, Tuple
+from typing import Iterator, Optional, Sequence, Tuple
 
 from hvdlite.bootstrap.mpi.loading import forget_confined
 from hvdlite.core import mpi

@@ -100,7 +100,7 @@ def _core_group(members: List[int], number: int) -> int:
 
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
     """Return a tensor in memory that the ranks of a host share. Collective, within the seconds."""
-    with collectives.limited(seconds):
+    with collectives.limit_waits(seconds):
         return empty_shared(size, dtype)
 
 
