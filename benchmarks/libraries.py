@@ -15,7 +15,7 @@ from benchmarks.harness import ROOT
 from hvdlite.bench.cases import OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, HvdliteArrays, MXNetArrays, NumPyArrays, last_algorithm
 from hvdlite.core import places
-from hvdlite.launch import ranks
+from hvdlite.launch import assignment, ranks
 from hvdlite.launch.job import Job
 
 DEEPSPEED = ROOT / "build" / "deepspeed"
@@ -205,7 +205,7 @@ def open_ps(comm):
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]
     role = ranks.roles_of(everyone, Job([], workers, servers=workers))[comm.rank]
-    os.environ.update(ranks.role_environment(role, workers, workers, "127.0.0.1", port))
+    os.environ.update(assignment.role_environment(role, workers, workers, "127.0.0.1", port))
     mine = comm.Split(role.kind == "worker")
     import mxnet as mx
 

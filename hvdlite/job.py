@@ -1,6 +1,7 @@
 """The life of a job: init() and shutdown()."""
 
 import functools
+import os
 import sys
 
 from hvdlite import at_exit
@@ -15,6 +16,7 @@ from hvdlite.core import (
     start,
     topology,
 )
+from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
 from hvdlite.core.log import logger
 from hvdlite.core.membership import GOES_ON
 from hvdlite.core.module_state import process
@@ -55,7 +57,7 @@ def init(comm=None, process_sets=None) -> None:
 
 
 def _enter(process_sets, world: World) -> None:
-    limits.check_alike(world)
+    _check_alike(world)
     world.init()
     topology.enter(world)
     membership().entered(world)
@@ -112,3 +114,20 @@ def join_other_job(place: places.Place, patience: float) -> None:
         start.decide()
         bootstrap().begin(None)
         bootstrap().join(None, patience, membership(), functools.partial(_enter, None))
+
+
+# These variables change which collectives a rank runs, so all ranks must have the same values.
+_ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
+
+
+def _check_alike(world: World) -> None:
+    """Raise ValueError on all ranks if a variable of ``_ALIKE`` differs among them. Collective."""
+    everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
+    for variable, values in zip(_ALIKE, zip(*everyone)):
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
+        if other:
+            raise ValueError(
+                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set "
+                f"the same value on all ranks; mpirun needs `-x {variable}` to pass it to other "
+                "hosts"
+            )

@@ -1,4 +1,4 @@
-"""The job that this process has joined: how its ranks meet, and how this process leaves."""
+"""The job that this process has joined."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def _choose_way() -> Tuple[Bootstrap, Membership]:
         from hvdlite.bootstrap.mpi.bootstrap import MPIBootstrap, MPIMembership
 
         return MPIBootstrap(), MPIMembership()
-    from hvdlite.bootstrap.socket_world import SocketBootstrap
+    from hvdlite.bootstrap.socket_bootstrap import SocketBootstrap
     from hvdlite.membership.elastic import ElasticMembership
 
     return SocketBootstrap(), ElasticMembership()

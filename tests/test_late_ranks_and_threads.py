@@ -24,7 +24,7 @@ report(hvd.rank(), **errors)
 # Rank 2 opens a group of ranks after the other ranks have given up.
 GROUP = """
 import os, sys, time, hvdlite as hvd
-from hvdlite.core.registry import open_among
+from hvdlite.core.group_opening import open_among
 from jobs import report
 hvd.init()
 while hvd.rank() == 2 and len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)

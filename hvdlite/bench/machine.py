@@ -8,8 +8,7 @@ from typing import Dict, List
 
 import numpy as np
 
-from hvdlite.core import mpi
-from hvdlite.machine import processes
+from hvdlite.core import mpi, shared_memory
 
 STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
 
@@ -55,7 +54,7 @@ def peak_memory() -> int:
 
 def own_memory() -> int:
     """Return the bytes in memory (PSS: a page that n processes share counts 1/n), after a trim."""
-    processes.trim_heap()
+    shared_memory.trim_heap()
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 

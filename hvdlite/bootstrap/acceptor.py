@@ -1,4 +1,4 @@
-"""Makes the connections between the ranks of a job without MPI, and refuses other connections.
+"""Accepts connections of the ranks of a job without MPI, and of no other process.
 
 An Acceptor serves a port, and closes the port when all expected ranks are connected. The log gets
 at most MOST_LINES lines about refused connections.
@@ -14,15 +14,8 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hvdlite.bootstrap.arrivals import ended, ended_without
-from hvdlite.bootstrap.handshake import (
-    ENDED,
-    EXCHANGE,
-    Hello,
-    PendingPeer,
-    Stranger,
-    introduce,
-    send,
-)
+from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, PendingPeer, Stranger, introduce
+from hvdlite.bootstrap.values import send
 from hvdlite.core.log import logger
 
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity

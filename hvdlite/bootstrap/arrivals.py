@@ -1,4 +1,4 @@
-"""The ranks that have called init(), and the errors of a rank that waits in init() for others."""
+"""Tells a rank that waits in init() which ranks have called init()."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Bootstrap: how a process joins its job, and how the processes of the job end together."""
+"""Bootstrap: how a process takes part in its job, from its begin to its end."""
 
 from typing import Any, Callable, Protocol
 

@@ -8,7 +8,8 @@ from typing import Any, Dict, List, Set
 
 from hvdlite.bootstrap.acceptor import RETRY_SECONDS, Acceptor, bound, listen, reach
 from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
-from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, key_of, receive, send
+from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, key_of
+from hvdlite.bootstrap.values import receive, send
 from hvdlite.core import places
 from hvdlite.core.limits import LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError

@@ -1,4 +1,4 @@
-"""The handshake of two ranks on a new connection, and the values that they exchange afterwards.
+"""The handshake of two ranks on a new connection: each proves that it belongs to the job.
 
 The side that connects begins. Each side sends a hello of fixed size, then its proof: an HMAC-SHA256
 of its role and both hellos. A listener answers the hello of a stranger, but uses and keeps nothing
@@ -11,13 +11,14 @@ Without a secret the key keeps jobs apart, but anybody who knows the job's name 
 
 import hashlib
 import hmac
-import json
 import os
 import socket
 import stat
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from hvdlite.bootstrap.values import receive_bytes
 
 SECRET, SECRET_FILE = "HVDLITE_SECRET", "HVDLITE_SECRET_FILE"
 # The purposes of a connection. ENDED: a rank ends without calling init(). READY: a rank joins a
@@ -27,8 +28,6 @@ VERSION = 1
 _MAGIC = b"hvdlite\0"
 _HELLO = struct.Struct(">8sHHIII16s")
 _PROOF = hashlib.sha256().digest_size
-_LENGTH = struct.Struct(">I")
-MOST_BYTES = 1 << 24  # maximum length of a value in JSON
 
 
 class Stranger(Exception):
@@ -87,11 +86,11 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
     """
     client = own.packed()
     connection.sendall(client)
-    server = _exactly(connection, _HELLO.size)
+    server = receive_bytes(connection, _HELLO.size)
     other = _unpack(server)
     try:
         connection.sendall(_proof(key, b"client", client, server))
-        proof = _exactly(connection, _PROOF)
+        proof = receive_bytes(connection, _PROOF)
     except ConnectionError:
         raise Stranger(
             "it refuses this rank: it has another key, or belongs to another job"
@@ -139,32 +138,3 @@ class PendingPeer:
             raise Stranger("it has another key, or belongs to another job")
         self.connection.sendall(_proof(self._key, b"server", *hellos))
         return _unpack(self._client)
-
-
-def _exactly(connection: Any, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        more = connection.recv(min(size - len(data), 1 << 16))
-        if not more:
-            raise ConnectionResetError("it has closed the connection")
-        data += more
-    return bytes(data)
-
-
-def send(connection: Any, value: Any) -> None:
-    """Send a value as JSON, after the handshake."""
-    text = json.dumps(value).encode()
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"a value has {len(text)} bytes: expected {MOST_BYTES} at most")
-    connection.sendall(_LENGTH.pack(len(text)) + text)
-
-
-def receive(connection: Any) -> Any:
-    """Return the next value.
-
-    :raises OSError: the connection is broken, or nothing has arrived within its timeout.
-    """
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    if length > MOST_BYTES:
-        raise ConnectionAbortedError(f"a value has {length} bytes: expected {MOST_BYTES} at most")
-    return json.loads(_exactly(connection, length))

@@ -1,4 +1,4 @@
-"""Starts collectives in the C library, on arrays of any library, and waits for them."""
+"""Runs collectives of the C library on arrays of any library."""
 
 import math
 import threading

@@ -12,7 +12,7 @@ from hvdlite.core.handles import Handle
 from hvdlite.core.native import lib
 from hvdlite.core.outs import are_apart, check_outs, copy_to_output, result_array
 from hvdlite.core.process_set import group_of
-from hvdlite.core.rows import part_shape, rows_of
+from hvdlite.core.splits import part_shape, rows_of
 
 
 def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:

@@ -1,11 +1,10 @@
-"""Time limits that users set by variables, and the check that all ranks have the same settings."""
+"""The limits that users set by variables."""
 
 import contextlib
 import os
 from typing import Mapping, Optional
 
-from hvdlite.core.agent_protocol import ELASTIC, FEWEST, MOST, RESETS
-from hvdlite.core.world import World
+from hvdlite.core.agent_protocol import FEWEST, MOST, RESETS
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # seconds of silence until a host counts as lost
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same in elastic training
@@ -17,8 +16,6 @@ EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
 _A_YEAR = 365 * 86400.0  # Python's sockets and locks refuse some longer waits
-# These variables change which collectives a rank runs, so all ranks must have the same values.
-_ALIKE = ("HVDLITE_GUARD_STEPS", "HVDLITE_HOROVOD_SUMS", ELASTIC, FEWEST, MOST, RESETS)
 
 
 def limit_of(variable: str, environ: Optional[Mapping[str, str]] = None) -> float:
@@ -44,16 +41,3 @@ def check() -> None:
         text = os.environ.get(variable) or "0"
         if not text.isdecimal():
             raise ValueError(f"{variable} is '{text}': expected a whole number")
-
-
-def check_alike(world: World) -> None:
-    """Raise ValueError on all ranks if a variable of ``_ALIKE`` differs among them. Collective."""
-    everyone = world.allgather([os.environ.get(variable) or "0" for variable in _ALIKE])
-    for variable, values in zip(_ALIKE, zip(*everyone)):
-        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
-        if other:
-            raise ValueError(
-                f"{variable} is {values[0]} on rank 0, and {values[other]} on rank {other}: set "
-                f"the same value on all ranks; mpirun needs `-x {variable}` to pass it to other "
-                "hosts"
-            )

@@ -1,4 +1,4 @@
-"""Membership: which processes make up a job, and go on together."""
+"""Membership: which processes make up a job."""
 
 import socket
 from typing import Dict, List, NamedTuple, Optional, Protocol, Set

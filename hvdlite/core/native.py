@@ -1,4 +1,4 @@
-"""Imports the C library and turns its error codes into exceptions. Only this module does so."""
+"""Turns the C library's error codes into exceptions. Only this module imports the library."""
 
 import functools
 import os

@@ -21,7 +21,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import BRIEFLY, address_of, exception_of, ffi, lib, new_error
 from hvdlite.core.outs import copy_to_output
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.core.rows import bytes_of_row, rows_of
+from hvdlite.core.splits import bytes_of_row, rows_of
 
 # limit on the Prepared objects; each takes some KB, and a program may use ever new names
 _MOST = 1024

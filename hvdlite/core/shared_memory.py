@@ -1,5 +1,6 @@
 """Memory that all ranks of a host map, so that collectives need not copy arrays in it."""
 
+import ctypes
 import mmap
 from typing import Callable, NamedTuple, Optional
 
@@ -166,3 +167,10 @@ def _address_of(memory: HostMemory) -> bytes:
     address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
     lib.hvd_memory_address(memory.handle, address)
     return ffi.string(address)
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system, which glibc would keep after arrays have moved."""
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if give_back:
+        give_back(0)

@@ -1,4 +1,4 @@
-"""The ranks and hosts of the job, and this process's place among them."""
+"""This process's place among the ranks and hosts of its job."""
 
 from typing import Callable, Optional
 

@@ -1,4 +1,4 @@
-"""World: the ranks of a job, and the values that they exchange outside of collectives."""
+"""World: how the ranks of a job exchange values outside of collectives."""
 
 from typing import Any, List, Optional, Protocol, Sequence
 

@@ -1,4 +1,4 @@
-"""Watches the launcher of a rank (mpirun, srun, torchrun, agent), and ends the rank after it.
+"""Ends a rank when its launcher (mpirun, srun, torchrun, agent) has ended.
 
 Open MPI's ranks do not notice when SIGKILL ends mpirun, for example for lack of memory. The ranks
 would train, or wait, forever. This module also reads the agent's messages.
@@ -13,24 +13,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, List
 
-from hvdlite.core import agent_protocol, member, start
-from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHELASTIC, TORCHRUN
+from hvdlite.core import agent_protocol, start
+from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
+from hvdlite.exit import ancestors
 from hvdlite.machine import processes
 
 LOOK_SECONDS = 0.5  # seconds between two checks that the launcher lives; chosen
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
 # Programs that are the first process of a system or a container, and so adopt orphans.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
-# Variables that a rank has and its launcher lacks. The first one that is set counts, because the
-# launcher may itself run in a job of Slurm.
-_OF_RANKS = (
-    agent_protocol.VARIABLE,
-    *(each.rank for each in (OPEN_MPI, PMIX, PMI, TORCHRUN, SRUN)),
-)
 
 
 class _Watch(ModuleState):
@@ -71,7 +66,7 @@ def _agent() -> tuple:
 
 def _starter() -> tuple:
     """Return the id of the process that started this rank, and a function: does it still live?"""
-    top = of_the_launcher()[-1]
+    top = ancestors.of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
         return 0, lambda: False
@@ -150,27 +145,3 @@ def _end(launcher: int, alone: bool) -> None:
         else:
             os.kill(os.getpid(), number)
         time.sleep(TERM_SECONDS)
-
-
-def of_the_launcher() -> List[int]:
-    """Return this process, its parent and so on, up to the process that the launcher started."""
-    own = [name for name in _OF_RANKS if name in member.own_environment()]
-    return processes.with_own(own[0]) if own else [os.getpid()]
-
-
-def is_outermost() -> bool:
-    """Return True if this process seems to be the rank itself, not a child of the rank.
-
-    A shell or another program may be between the launcher and the rank. If a process between the
-    launcher and this process runs the same Python interpreter, that process is the rank.
-    """
-    if member.rank_above() is not None:
-        return False
-    try:
-        return _program(os.getpid()) not in map(_program, of_the_launcher()[1:])
-    except OSError:
-        return True
-
-
-def _program(pid: int) -> Optional[str]:
-    return os.readlink(f"/proc/{pid}/exe")

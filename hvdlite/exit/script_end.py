@@ -1,4 +1,4 @@
-"""Finds out whether the script failed, and with which text and exit code.
+"""Finds out how the script has ended.
 
 The interpreter keeps an uncaught exception in ``sys.last_value``, but not a SystemExit: the
 interpreter reads the exception's ``code``, and forgets the exception before exit functions run. So

@@ -20,7 +20,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from hvdlite._hvdlite_jax import ffi, lib  # type: ignore[import-not-found]
-from hvdlite.core import native, registry, topology
+from hvdlite.core import native, topology
+from hvdlite.core.group_opening import open_among
 from hvdlite.jax import replica_groups
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
@@ -225,7 +226,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> int:
     if not verdict.isdecimal():
         raise RuntimeError(verdict)
     # a high number, because hvdlite.torch counts from 0; SocketWorld needs number * size as an int
-    return registry.open_among(ranks, (1 << 29) // topology.size() + int(verdict))
+    return open_among(ranks, (1 << 29) // topology.size() + int(verdict))
 
 
 def _reach_verdict(ranks: List[int], patience: float) -> str:

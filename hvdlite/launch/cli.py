@@ -10,7 +10,7 @@ import time
 from typing import List, Optional
 
 from hvdlite import __version__
-from hvdlite.launch import check, environment, metrics, options, remote, submit
+from hvdlite.launch import check, environment, folder_copy, metrics, options, submit
 from hvdlite.launch.backends import BACKENDS
 from hvdlite.launch.job import Command, Interrupted, Job, LaunchError, Outcome
 from hvdlite.launch.job_of_options import choose_ranks, job_of
@@ -113,7 +113,7 @@ def show(job: Job, command: Command) -> None:
     for note in command.notes:
         print(f"# {note}")
     for host in job.hosts if job.sync_dir else []:
-        print(shlex.join(remote.rsync(job, host.name)))
+        print(shlex.join(folder_copy.rsync(job, host.name)))
     if command.script:
         print(f"# the input of: {shlex.join(command.argv)}")
         print(command.script, end="")
@@ -151,7 +151,7 @@ def check_and_run(
     if job.launcher == "ssh":
         check.before_start(job)
     if job.sync_dir:
-        remote.copy_folder(job)
+        folder_copy.copy_folder(job)
     if job.verbose:
         show(job, command)
     output = Output(console, Files(job.output_dir, again) if job.output_dir else None)

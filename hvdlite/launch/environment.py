@@ -1,4 +1,4 @@
-"""The environment of a rank: variables of the user, of the options, and of the rank itself."""
+"""The environment of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight recorders of a job's ranks: agents hold them, the launcher combines them.
+"""Brings the contents of the ranks' flight recorders from the agents to the launcher.
 
 Reading recorders needs NumPy, which is imported only after a failure.
 """

@@ -1,4 +1,4 @@
-"""Prints the ranks' output with labels, or writes it to files; keeps each rank's last lines."""
+"""Delivers the ranks' output: to the terminal, with labels, or to files."""
 
 import contextlib
 import os

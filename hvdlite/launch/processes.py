@@ -1,4 +1,4 @@
-"""The running command of a backend (mpirun, srun, ...), its own output and its end."""
+"""Runs the command of a backend (mpirun, srun, ...)."""
 
 import contextlib
 import os

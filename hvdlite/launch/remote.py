@@ -1,16 +1,12 @@
-"""Runs commands on all hosts in parallel over ssh, and copies the current folder there by rsync."""
+"""Runs commands on all hosts in parallel, over ssh."""
 
-import os
-import shlex
-import shutil
 import subprocess
 import time
 from typing import Callable, Iterable, List, Optional, Set, TypeVar
 
 from hvdlite.core.module_state import ModuleState
-from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
-from hvdlite.machine.hosts import SSH, is_here
+from hvdlite.machine.hosts import SSH
 
 AT_ONCE = 32  # chosen; each host that is asked at the same time needs a thread and an ssh process
 TELL_SECONDS = 3.0  # seconds between two lines about hosts that have not answered
@@ -61,14 +57,14 @@ def ask(
     """Run a shell command on a host; exit code 255 means that ssh failed or timed out."""
     argv = [*ssh.command(), host, command]
     try:
-        return _run(argv, stdin, timeout)
+        return run(argv, stdin, timeout)
     except OSError as error:
         return subprocess.CompletedProcess(argv, 255, "", f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(argv, 255, "", f"no answer in {timeout:g} s")
 
 
-def _run(
+def run(
     argv: List[str], stdin: Optional[str] = None, timeout: Optional[float] = None
 ) -> subprocess.CompletedProcess:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -89,43 +85,3 @@ def reason(done: subprocess.CompletedProcess) -> str:
     """Return the last line that a failed command printed to stderr."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit code {done.returncode}"
-
-
-def rsync(job: Job, host: str) -> List[str]:
-    """Return the command that copies the current folder to a host."""
-    assert job.sync_dir is not None  # without it nothing is copied
-    folder = job.sync_dir.rstrip("/") + "/"
-    # The remote command first makes the folder's parents, which rsync itself does not make.
-    make = f"mkdir -p {shlex.quote(folder)} && rsync"
-    argv = ["rsync", "-az"]
-    if is_here(host):
-        return [*argv, "./", folder]
-    argv += [f"--timeout={int(job.host_timeout)}", "--rsync-path", make]
-    return [*argv, f"--rsh={shlex.join(job.ssh.command())}", "./", f"{host}:{folder}"]
-
-
-def copy_folder(job: Job) -> None:
-    """Copy the folder to all hosts; LaunchError names the first host that failed."""
-    if not shutil.which("rsync"):
-        raise LaunchError("--sync-dst-dir needs rsync here: run `apt-get install rsync`")
-    for text in on_each(lambda name: _copy_to(job, name), [host.name for host in job.hosts]):
-        if text:
-            raise LaunchError(text)
-
-
-def _copy_to(job: Job, host: str) -> Optional[str]:
-    argv = rsync(job, host)
-    if is_here(host):
-        if os.path.realpath(argv[-1]) == current_folder():
-            return None
-        try:
-            os.makedirs(argv[-1], exist_ok=True)
-        except OSError as error:
-            return f"the folder can't be copied to {host}:{job.sync_dir}: {error.strerror}"
-    done = _run(argv)
-    if done.returncode == 0:
-        return None
-    if "rsync: command not found" in done.stderr or "rsync: not found" in done.stderr:
-        return f"{host} has no rsync, which --sync-dst-dir needs: run `apt-get install rsync` there"
-    why = done.stderr.strip().split("\n")[0]
-    return f"the folder can't be copied to {host}:{job.sync_dir}: {why}"

@@ -1,4 +1,4 @@
-"""Runs the user's program for one rank, and serves the launcher until both have ended."""
+"""Runs the user's program for one rank, as the launcher commands."""
 
 from __future__ import annotations
 

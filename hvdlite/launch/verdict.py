@@ -1,8 +1,8 @@
-"""Judges a job that has ended: its exit code, and the report for the user."""
+"""Judges a job that has ended."""
 
 from typing import Callable, List, NamedTuple, Optional
 
-from hvdlite.launch import failure
+from hvdlite.launch import failure, sentences
 from hvdlite.launch.failure import Ending, Signs
 
 REFUSED = 2  # exit code: no rank's program has run
@@ -51,7 +51,7 @@ def verdict(evidence: Evidence) -> Verdict:
     code = evidence.backend_code
     if evidence.finished and (code == 0 or evidence.ended):
         return Verdict(0, first=evidence.backend_lines)
-    why = failure.report_backend(evidence.backend, code, evidence.started)
+    why = sentences.report_backend(evidence.backend, code, evidence.started)
     return Verdict(code or 1, [*evidence.backend_lines, why])
 
 
@@ -66,8 +66,8 @@ def _of_failure(first: Ending, evidence: Evidence) -> Verdict:
     late, more = failure.who_stood_still(first, evidence.endings, evidence.signs)
     if late:
         lines = evidence.last_lines(late[0].rank)
-        return Verdict(code, failure.report_standstill(late, more, first, lines))
+        return Verdict(code, sentences.report_standstill(late, more, first, lines))
     lines = evidence.last_lines(first.rank)
     # If the rank has printed nothing, mpirun's lines may say why MPI has ended the rank.
     before = evidence.backend_lines if not lines and first.code in failure.LOST_PEER else []
-    return Verdict(code, failure.report(first, code, lines, len(evidence.endings) - 1), before)
+    return Verdict(code, sentences.report(first, code, lines, len(evidence.endings) - 1), before)

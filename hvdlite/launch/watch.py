@@ -1,4 +1,4 @@
-"""Runs a backend's command and watches the job, in one loop and one thread.
+"""Watches a job from its start to its end, in one loop and one thread.
 
 A job has three phases. Gathering: the agent of each rank connects and sends a HELLO. Running: when
 all are connected and all hosts have the same versions, all programs start. Ending: after a failure,
@@ -22,8 +22,10 @@ from hvdlite.launch import (
     flights,
     listener,
     ranks,
+    sentences,
     shared_memory,
 )
+from hvdlite.launch.assignment import assign
 from hvdlite.launch.channel import BadFrame, Channel
 from hvdlite.launch.job import Command, Interrupted, Job, Outcome
 from hvdlite.launch.links import Links
@@ -186,7 +188,7 @@ class Watch:
             self._look_quietly()
 
     def _start_rank(self, rank: ranks.Rank) -> None:
-        assignment = ranks.assignment(rank, self._in_order(), self._job)
+        assignment = assign(rank, self._in_order(), self._job)
         assignment["env"][shared_memory.VARIABLE] = self._number
         if self._task:
             self._links.send(rank.link, channel.DATA, self._task)
@@ -248,7 +250,7 @@ class Watch:
         if rank.ending.failed and not self._job.elastic:
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and self._phase is Phase.RUNNING:
-            tell(*failure.report_death(rank.ending))
+            tell(*sentences.report_death(rank.ending))
         if not needed and self._phase is Phase.RUNNING:
             patience = SUMMARY_EXIT if self._job.summary else LEFTOVERS_EXIT
             self._at(patience, self._end_leftovers)

@@ -1,6 +1,5 @@
-"""This process's heap, its ancestors, and the environment variables of other processes."""
+"""What /proc tells of a process: its parent, its variables, its state."""
 
-import ctypes
 import os
 from typing import List
 
@@ -42,10 +41,3 @@ def stat_of(path: str) -> List[str]:
     Element 0 is the state, which is field 3 in the manual.
     """
     return text_of(path).rpartition(")")[2].split()
-
-
-def trim_heap() -> None:
-    """Return freed memory to the system, which glibc would keep."""
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if give_back:
-        give_back(0)

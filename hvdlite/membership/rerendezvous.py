@@ -1,4 +1,4 @@
-"""The rerendezvous: after a death the ranks that live meet again, and agree on the next job.
+"""The rerendezvous: after a death the ranks that live agree on the next job.
 
 Each rank of an elastic job has an open port. The lowest rank that lives is the leader, and all
 other ranks connect to its port. Only ``Lives`` tells which ranks live, because a stranger may
@@ -17,7 +17,8 @@ import time
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from hvdlite.bootstrap.acceptor import Patient, Peer, bound
-from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, Stranger, introduce, receive, send
+from hvdlite.bootstrap.handshake import LIFE, NEW, READY, Hello, Stranger, introduce
+from hvdlite.bootstrap.values import receive, send
 from hvdlite.core import agent_protocol
 from hvdlite.core.limits import ELASTIC_LIMIT, PATIENCE, limit_of
 from hvdlite.core.native import HvdliteError

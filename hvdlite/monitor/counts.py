@@ -1,4 +1,4 @@
-"""Returns the counters of this rank; starts and stops its timeline."""
+"""What this rank measures for its user: counters, or a timeline."""
 
 import os
 from typing import Dict

@@ -1,4 +1,4 @@
-"""Combines the recorders of several ranks: rates, and which rank waits for which."""
+"""Combines the recorders of several ranks into the present state of their job."""
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 

@@ -1,4 +1,4 @@
-"""Finds and reads the flight recorders of this user's processes, which are memfd files.
+"""Reads the flight recorders of this user's processes, which are memfd files.
 
 ``csrc/shm/flight.h`` describes the contents. A text at the beginning gives the offset of each
 field, so this module can also read recorders of other versions of hvdlite.

@@ -1,4 +1,4 @@
-"""Registers this rank's flight recorder, and writes a report after a stall or a failure.
+"""Registers this rank's flight recorder with those who read it after a stall or a failure.
 
 Under hvdliterun the agents and the launcher write the report. Under other launchers one surviving
 rank of each host writes a report, in a thread that sleeps until the engine notes a stall or a
@@ -10,15 +10,14 @@ import faulthandler
 import json
 import os
 import socket
-import threading
 import time
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional
 
 from hvdlite.core import agent_protocol
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.core.world import World
-from hvdlite.monitor import memory, report
+from hvdlite.monitor import clock, memory, report
 
 
 class _Recorders(ModuleState):
@@ -27,7 +26,7 @@ class _Recorders(ModuleState):
         self.bell: Optional[int] = None  # the pipe to which the engine writes after a failure
         # The recorders of all ranks on this host, including this rank's recorder.
         self.neighbors: List[memory.Recorder] = []
-        self.reporter: Optional[Reporter] = None
+        self.reporter: Optional[report.Reporter] = None
 
 
 _recorders = _Recorders()
@@ -42,7 +41,7 @@ def begin(world: World, transport: str) -> None:
     job = cards[0][3]
     about = {"job": job, "host": own[0], "began": time.strftime("%Y-%m-%d %H:%M:%S")}
     members = json.dumps(about)[1:-1].encode()
-    lib.hvd_set_clock(*offset_to_first(world, [card[0] for card in cards]), members)
+    lib.hvd_set_clock(*clock.offset_to_first(world, [card[0] for card in cards]), members)
     if file < 0:
         return
     signal_number = report.STACKS_SIGNAL if _register_stacks(file) else 0
@@ -53,7 +52,7 @@ def begin(world: World, transport: str) -> None:
         _recorders.bell = agent_protocol.open_pipe()
         word = agent_protocol.line_of(agent_protocol.TROUBLE)
     else:
-        _recorders.reporter = Reporter(job, _recorders.neighbors)
+        _recorders.reporter = report.Reporter(job, _recorders.neighbors)
         _recorders.bell, word = _recorders.reporter.bell, b"!"
     if _recorders.bell is not None:
         lib.hvd_flight_bell(_recorders.bell, word)
@@ -103,72 +102,3 @@ def end() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _recorders.stacks, inheritable=False)
         os.close(nowhere)
-
-
-class Reporter:
-    """Writes a report after each stall or failure, in a thread that otherwise sleeps."""
-
-    def __init__(self, job: str, neighbors: List[memory.Recorder]):
-        self._job, self._neighbors = job, neighbors
-        self._reader, self.bell = os.pipe()
-        os.set_blocking(self.bell, False)
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="hvdlite-report", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            signals = os.read(self._reader, 64)
-            if b"!" in signals:
-                report.write_for_host(self._job, self._neighbors)
-            if b"." in signals or not signals:
-                return
-
-    def finish(self) -> None:
-        """Wait until the thread has written its reports; then the thread ends."""
-        if os.getpid() == self._pid and self._thread.is_alive():
-            with contextlib.suppress(OSError):
-                os.write(self.bell, b".")
-            self._thread.join(report.PATIENCE)
-
-    def close(self) -> None:
-        self.finish()
-        if not self._thread.is_alive():
-            os.close(self.bell)
-            os.close(self._reader)
-
-
-_EXCHANGES = 8  # chosen; only the fastest counts, and rank 0 serves one host after another
-
-
-def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
-    """Return by how many seconds rank 0's clock is ahead of this rank's, and the largest error.
-
-    Collective. The lowest rank of each host exchanges messages with rank 0. The result is that of
-    the fastest exchange, and the error is half of its time. Afterwards clocks without NTP may drift
-    by another 50 us per second. Ranks on rank 0's host use the same clock, and get 0, 0.
-    """
-    firsts: Dict[str, int] = {}
-    for rank, host in enumerate(hosts):
-        firsts.setdefault(host, rank)
-    others = [rank for rank in firsts.values() if rank]
-    if not others:
-        return 0.0, 0.0
-    if world.rank == 0:
-        for other in others:
-            for _ in range(_EXCHANGES):
-                world.receive(other)
-                world.send(time.monotonic(), other)
-    measured = _measure(world) if world.rank in others else (0.0, 0.0)
-    return world.allgather(measured)[firsts[hosts[world.rank]]]
-
-
-def _measure(world: World) -> Tuple[float, float]:
-    trips = []
-    for _ in range(_EXCHANGES):
-        begin = time.monotonic()
-        world.send(None, 0)
-        clock_of_0 = world.receive(0)
-        trips.append((time.monotonic() - begin, begin, clock_of_0))
-    seconds, begin, clock_of_0 = min(trips)
-    return clock_of_0 - (begin + seconds / 2), seconds / 2

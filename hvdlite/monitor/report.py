@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import List, Sequence, TextIO
@@ -186,3 +187,36 @@ def _stacks(one: Snapshot) -> List[str]:
     if one.state == "runs":
         why = "did not answer" if one.head["stacks"] else "can't write its stacks"
     return [f"no stacks: the process {why}"]
+
+
+class Reporter:
+    """Writes a report after each stall or failure, in a thread that otherwise sleeps."""
+
+    def __init__(self, job: str, neighbors: List[Recorder]):
+        self._job, self._neighbors = job, neighbors
+        self._reader, self.bell = os.pipe()
+        os.set_blocking(self.bell, False)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="hvdlite-report", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            signals = os.read(self._reader, 64)
+            if b"!" in signals:
+                write_for_host(self._job, self._neighbors)
+            if b"." in signals or not signals:
+                return
+
+    def finish(self) -> None:
+        """Wait until the thread has written its reports; then the thread ends."""
+        if os.getpid() == self._pid and self._thread.is_alive():
+            with contextlib.suppress(OSError):
+                os.write(self.bell, b".")
+            self._thread.join(PATIENCE)
+
+    def close(self) -> None:
+        self.finish()
+        if not self._thread.is_alive():
+            os.close(self.bell)
+            os.close(self._reader)

@@ -1,4 +1,4 @@
-"""Finds training steps in a trace, and how each step spends its time."""
+"""Finds how the training steps in a trace spend their time."""
 
 import bisect
 import itertools

@@ -1,4 +1,4 @@
-"""Reads the timelines of ranks and converts their times to rank 0's clock."""
+"""Reads the timelines of all ranks as one trace, in the time of rank 0's clock."""
 
 import json
 from pathlib import Path

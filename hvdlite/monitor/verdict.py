@@ -1,4 +1,4 @@
-"""Finds the causes of a job's lost time, from the steps of all ranks, and gives advice."""
+"""Explains a job's lost time, from the steps of all ranks."""
 
 import statistics
 import textwrap

@@ -1,4 +1,4 @@
-"""Metrics and BatchNorm statistics of a model, over all ranks."""
+"""Metrics over the samples of all ranks."""
 
 import copy
 from typing import Any, Dict, List, Optional
@@ -7,9 +7,8 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite.core.agreement import agree
-from hvdlite.core.names import natural_order, shape_of_name, tensor_name
+from hvdlite.core.names import tensor_name
 from hvdlite.core.objects import allgather_object
-from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _metric = mx.metric if IS_MXNET_1 else mx.gluon.metric
@@ -47,26 +46,6 @@ def allreduce_metric(metric, name: Optional[str] = None):
     for leaf, states in zip(leaves, zip(*everyone)):
         _join(leaf, states)
     return total
-
-
-def average_statistics(params) -> None:
-    """Replace BatchNorm's running means and variances on every rank by their average over ranks.
-
-    In training each rank computes statistics from its own samples. Call this function before you
-    evaluate or save the model; training does not use the statistics. Collective; waits for the
-    result.
-
-    :param params: what ``net.collect_params()`` returns.
-    :raises hvdlite.HvdliteError: the ranks have different networks.
-    """
-    kept = {name: p for name, p in params.items() if not p._differentiable and p._data is not None}
-    names, values = list(kept), list(kept.values())
-    order = natural_order(names)
-    agree("statistics", [f"{shape_of_name(names[i])} {values[i].shape}" for i in order])
-    for label, i in enumerate(order):
-        allreduce_(values[i].data(), name=f"statistics.{label}", priority=-label)
-    for value in values:
-        value.data().wait_to_read()
 
 
 def _leaves(metric) -> List[Any]:

@@ -1,4 +1,4 @@
-"""Names and averages the gradients of one trainer or optimizer across ranks."""
+"""Averages the gradients of one trainer or optimizer across ranks."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Checks, adds up and copies what callers pass to a kvstore."""
+"""Prepares the arrays that callers pass to a kvstore."""
 
 import functools
 import numbers

@@ -1,6 +1,6 @@
 """Ensures that all ranks have equal parameters of Gluon.
 
-A broadcast makes them equal. A Guard raises an error if they have become unequal.
+A broadcast or an average makes them equal. A Guard raises an error if they have become unequal.
 """
 
 import types
@@ -9,9 +9,10 @@ from typing import Iterator, Optional, Sequence
 
 import mxnet as mx
 
-from hvdlite.core.names import natural_order, owner_name
+from hvdlite.core.agreement import agree
+from hvdlite.core.names import natural_order, owner_name, shape_of_name
 from hvdlite.core.process_set import ProcessSet, check_process_set, check_root, global_process_set
-from hvdlite.mxnet.ops import broadcast_
+from hvdlite.mxnet.ops import allreduce_, broadcast_
 from hvdlite.mxnet.sparse import broadcast_rows, is_sparse
 from hvdlite.training import guards
 from hvdlite.training.plan import agree_on_layers
@@ -133,3 +134,23 @@ class Guard(guards.Guard):
                 continue
             gradient = None if param.grad_req == "null" else param.list_grad()[0].asnumpy()
             yield guards.Guarded(param.name, param._data[0].asnumpy(), gradient)
+
+
+def average_statistics(params) -> None:
+    """Replace BatchNorm's running means and variances on every rank by their average over ranks.
+
+    In training each rank computes statistics from its own samples. Call this function before you
+    evaluate or save the model; training does not use the statistics. Collective; waits for the
+    result.
+
+    :param params: what ``net.collect_params()`` returns.
+    :raises hvdlite.HvdliteError: the ranks have different networks.
+    """
+    kept = {name: p for name, p in params.items() if not p._differentiable and p._data is not None}
+    names, values = list(kept), list(kept.values())
+    order = natural_order(names)
+    agree("statistics", [f"{shape_of_name(names[i])} {values[i].shape}" for i in order])
+    for label, i in enumerate(order):
+        allreduce_(values[i].data(), name=f"statistics.{label}", priority=-label)
+    for value in values:
+        value.data().wait_to_read()

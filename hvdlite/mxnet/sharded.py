@@ -7,12 +7,11 @@ import mxnet as mx
 import numpy as np
 
 from hvdlite import numpy as collectives
-from hvdlite.core import topology
+from hvdlite.core import shared_memory, topology
 from hvdlite.core.agreement import agree
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.reduce_ops import Average, Max
-from hvdlite.machine import processes
 from hvdlite.mxnet.gradients import Gradients
 from hvdlite.mxnet.host_weights import (
     HostWeight,
@@ -80,7 +79,7 @@ class HostUpdater(mx.optimizer.Updater):
         movable = {index: param for index, param in params.items() if can_move(param)}
         self._weights.move(movable, gradients.owner, rule is not None)
         mx.nd.waitall()  # wait until MXNet has freed the private copies
-        processes.trim_heap()
+        shared_memory.trim_heap()
         for index, host_weight in self._weights.by_index.items():
             self.states[index], self.states_synced[index] = host_weight.states, True
             if host_weight.shared.dtype == np.float32:

@@ -1,4 +1,4 @@
-"""Broadcasts and packs the states of a gluon.Trainer: momentum, master weights, step counts."""
+"""Sends the states of a gluon.Trainer to other ranks: momentum, master weights, step counts."""
 
 import pickle
 from contextlib import contextmanager

@@ -22,11 +22,13 @@ from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 _DEFINED_IN = {
     "hvdlite.tensorflow.compression": ("Compression",),
+    "hvdlite.tensorflow.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
+    "hvdlite.tensorflow.queries": (
+        "local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op",
+    ),
     "hvdlite.tensorflow.variables": (
-        "BroadcastGlobalVariablesHook", "allgather_object", "broadcast_",
-        "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
-        "broadcast_variables", "local_rank_op", "local_size_op", "process_set_included_op",
-        "rank_op", "size_op",
+        "BroadcastGlobalVariablesHook", "broadcast_", "broadcast_global_variables",
+        "broadcast_variables",
     ),
     "hvdlite.tensorflow.ops": (
         "allgather", "allreduce", "alltoall", "broadcast", "grouped_allgather", "grouped_allreduce",

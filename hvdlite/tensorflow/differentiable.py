@@ -16,7 +16,7 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
-from hvdlite.core.rows import part_shape
+from hvdlite.core.splits import part_shape
 from hvdlite.tensorflow.exchange import run
 
 

@@ -1,16 +1,13 @@
-"""Broadcasts variables in eager mode, ``tf.function`` and sessions; objects; rank and size."""
+"""Broadcasts variables, in eager mode, ``tf.function`` and sessions."""
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
-import numpy as np
 import tensorflow as tf
 
-from hvdlite.core import objects, topology
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
-from hvdlite.core.registry import process_set_of
 from hvdlite.tensorflow.differentiable import start_broadcast
-from hvdlite.tensorflow.exchange import name_of, node, run
+from hvdlite.tensorflow.exchange import name_of, run
 
 
 def broadcast_variables(
@@ -100,60 +97,3 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord) -> None:
         """Broadcast. After an error TensorFlow makes a new session and calls this method again."""
         session.run(self.bcast_op)
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, session=None, name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:  # fmt: skip
-    """Do what ``hvdlite.broadcast_object`` does; ``session`` is ignored."""
-    return objects.broadcast_object(obj, root_rank, name, process_set)
-
-
-def broadcast_object_fn(
-    root_rank: int = 0, session=None, name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-) -> Callable[[Any], Any]:  # fmt: skip
-    """Return a function that does what :func:`.broadcast_object` does, with these arguments."""
-    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
-
-
-def allgather_object(
-    obj: Any, session=None, name: Optional[str] = None,
-    process_set: ProcessSet = global_process_set,
-) -> List[Any]:  # fmt: skip
-    """Do what ``hvdlite.allgather_object`` does; ``session`` is ignored."""
-    return objects.allgather_object(obj, name, process_set)
-
-
-def _query(ask: Callable[[], int], name: Optional[str]):
-    if tf.executing_eagerly():
-        return tf.constant(ask())
-    (value,) = node(lambda: np.int32(ask()), [], [tf.int32], name=name)
-    value.set_shape([])
-    return value
-
-
-def rank_op(name: Optional[str] = None):
-    """Return a tensor with :func:`hvdlite.rank` at the time when the graph runs."""
-    return _query(topology.rank, name)
-
-
-def local_rank_op(name: Optional[str] = None):
-    """Return a tensor with :func:`hvdlite.local_rank` at the time when the graph runs."""
-    return _query(topology.local_rank, name)
-
-
-def local_size_op(name: Optional[str] = None):
-    """Return a tensor with :func:`hvdlite.local_size` at the time when the graph runs."""
-    return _query(topology.local_size, name)
-
-
-def size_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return a tensor with the number of ranks of a process set, by default of the job."""
-    return _query(lambda: process_set_of(process_set_id).size(), name)
-
-
-def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return a tensor that is 1 if this rank is in the process set, otherwise 0."""
-    return _query(lambda: int(process_set_of(process_set_id).included()), name)

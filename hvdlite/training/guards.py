@@ -1,4 +1,4 @@
-"""Guards: find parameters that differ between ranks, NaN and infinity, and report the ranks.
+"""Guards: report ranks whose parameters differ from those of other ranks, or are not finite.
 
 A subclass for each framework returns the arrays. There is no guard unless a script makes one or
 HVDLITE_GUARD_STEPS is set.

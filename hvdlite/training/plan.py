@@ -1,4 +1,4 @@
-"""Names, groups and reduces the gradients of a trainer or optimizer, for every framework.
+"""Reduces the gradients of a trainer or optimizer, for every framework.
 
 The adapter of a framework decides when gradients are submitted and who waits for the results.
 """

@@ -11,11 +11,10 @@ from hvdlite.launch.failure import (
     culprit,
     exit_code,
     last,
-    report,
-    report_standstill,
     who_stood_still,
 )
 from hvdlite.launch.job import Job
+from hvdlite.launch.sentences import report, report_standstill
 
 
 def ending(rank, code, ended, after, **more):

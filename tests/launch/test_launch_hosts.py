@@ -7,7 +7,7 @@ from launching import call
 from hvdlite import lightgbm
 from hvdlite.core import addresses
 from hvdlite.core.native import HvdliteError
-from hvdlite.launch import check, cli, remote
+from hvdlite.launch import check, cli, folder_copy
 from hvdlite.launch.job import Job
 from hvdlite.launch.placement import place
 from hvdlite.machine.hosts import SSH, Host, is_here, parse_list, read_file
@@ -106,7 +106,7 @@ def test_hosts_with_only_ipv6_use_an_ipv6_address():
 def test_the_error_names_a_folder_that_cannot_be_made():
     job = Job(["true"], 1, sync_dir="/proc/nowhere/copy")
     told = "the folder can't be copied to localhost:/proc/nowhere/copy: No such file or directory"
-    assert remote._copy_to(job, "localhost") == told
+    assert folder_copy._copy_to(job, "localhost") == told
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])

@@ -68,7 +68,7 @@ import numpy as np  # noqa: E402
 import hvdlite as hvd  # noqa: E402
 import hvdlite.numpy as hn  # noqa: E402
 from hvdlite import job  # noqa: E402
-from hvdlite.core import registry  # noqa: E402
+from hvdlite.core import group_opening  # noqa: E402
 from hvdlite.core.process_set import ProcessSet  # noqa: E402
 
 if "host" in case:  # use sockets as between two hosts
@@ -84,7 +84,7 @@ def open_groups() -> dict:
         groups["set"] = hvd.add_process_set(members)
     if "group" in case["groups"] and number in members:
         groups["group"] = ProcessSet(members)
-        groups["group"].register(99, members, registry.open_among(members, 7777))
+        groups["group"].register(99, members, group_opening.open_among(members, 7777))
     if "torch" in case["groups"]:
         import torch.distributed as dist
 

@@ -11,7 +11,7 @@ from jobs import report
 
 import hvdlite as hvd
 import hvdlite.numpy
-from hvdlite.core.registry import open_among
+from hvdlite.core.group_opening import open_among
 from hvdlite.monitor import live, memory
 
 how, wait = sys.argv[1:]

@@ -13,7 +13,7 @@ import time
 import pytest
 from threads import as_threads
 
-from hvdlite.bootstrap import acceptor, exchange, handshake, mesh
+from hvdlite.bootstrap import acceptor, exchange, handshake, mesh, values
 from hvdlite.core import limits
 from hvdlite.core.native import HvdliteError, RankFailedError
 from hvdlite.core.places import Place
@@ -38,8 +38,8 @@ def met(place, patience=30.0, joined=0) -> tuple:
     for kind, descriptors in (("data", own_mesh.data), ("messages", own_mesh.messages)):
         streams = {r: socket.socket(fileno=fd) for r, fd in enumerate(descriptors) if fd >= 0}
         for rank, stream in streams.items():
-            handshake.send(stream, [kind, own.rank, rank])
-        received += [handshake.receive(stream) for stream in streams.values()]
+            values.send(stream, [kind, own.rank, rank])
+        received += [values.receive(stream) for stream in streams.values()]
         for stream in streams.values():
             stream.close()
     own.allgather(None)  # no rank may leave before all have finished

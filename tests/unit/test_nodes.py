@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdlite.launch import check, ranks, sizing
+from hvdlite.launch.assignment import assign
 from hvdlite.launch.job import Job
 from hvdlite.machine import nodes
 from hvdlite.machine.hosts import Host
@@ -98,7 +99,7 @@ def test_by_default_each_node_gets_the_same_number_of_ranks(host, monkeypatch):
 def test_ranks_that_the_user_or_backend_binds_are_not_bound_again(allowed, how, place):
     there = [ranks.Rank(n, None, "a", "10.0.0.1", n, {}, own) for n, own in enumerate(allowed)]
     elsewhere = ranks.Rank(2, None, "b", "10.0.0.2", 2, {}, [7])
-    assert ranks.assignment(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
+    assert assign(there[1], [*there, elsewhere], Job(["t"], 3, **how))["place"] == place
 
 
 def process(number, threads, memory, allowed="0-3"):

@@ -1,4 +1,4 @@
-"""The bootstrap and the membership of processes that a launcher of MPI has started."""
+"""How processes that a launcher of MPI has started join a job, and end together."""
 
 import os
 from typing import Any, Callable

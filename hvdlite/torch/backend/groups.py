@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from hvdlite import job
-from hvdlite.core import collectives, objects, registry, topology
+from hvdlite.core import collectives, objects, topology
 from hvdlite.core.addresses import addresses_of_ranks
+from hvdlite.core.group_opening import open_among
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import call, lib
 from hvdlite.torch.backend import compiled
@@ -94,7 +95,7 @@ def _core_group(members: List[int], number: int) -> int:
     if members == list(range(topology.size())):
         return 0
     if tuple(members) not in _groups.of_core:
-        _groups.of_core[tuple(members)] = registry.open_among(members, number)
+        _groups.of_core[tuple(members)] = open_among(members, number)
     return _groups.of_core[tuple(members)]
 
 
