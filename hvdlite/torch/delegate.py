@@ -134,7 +134,7 @@ def close_all() -> None:
 
 def _close(agreement: _Agreement) -> None:
     if agreement.made:
-        agreement.made.close()
+        agreement.made.end()
 
 
 def _leave() -> None:

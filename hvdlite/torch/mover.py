@@ -32,10 +32,12 @@ class Mover:
         self._turn = 1  # the turn of the next move
         self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
+        self._thread: Optional[threading.Thread] = None
 
     def run(self) -> None:
         """Begin to make the calls for which no caller waits, in a thread of its own."""
-        threading.Thread(target=self._run, name="hvdlite gpu", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="hvdlite gpu", daemon=True)
+        self._thread.start()
 
     def try_out(self) -> str:
         """Sum a number over the ranks; return the error if the group refuses to, else "".
@@ -153,8 +155,18 @@ class Mover:
             self.failed = error
         self.close()
 
+    def end(self) -> None:
+        """Close, and wait for the thread.
+
+        Otherwise the thread would free the group while the interpreter ends, and PyTorch's
+        destructor of the group then aborts the process.
+        """
+        self.close()
+        if self._thread is not None:
+            self._thread.join(_FOUND)
+
     def close(self) -> None:
-        """Abort the group and its calls in progress, and end the thread."""
+        """Abort the group and its calls in progress, and tell the thread to end."""
         with self._changed:
             self.failed = self.failed or HvdliteError("the ranks of this job have parted")
             self._changed.notify_all()

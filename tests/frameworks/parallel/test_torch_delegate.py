@@ -1,6 +1,7 @@
 """Delegation: ranks agree through hvdlite; Gloo on the CPU moves the data in place of NCCL."""
 
 import random
+import threading
 
 import gpu_checks
 import pytest
@@ -246,6 +247,14 @@ def test_tensors_that_the_user_wants_on_the_host_go_there_without_a_warning(
     made = len(MOVERS)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
     assert len(MOVERS) == made and not caplog.records
+
+
+def test_the_thread_of_a_group_ends_with_the_group(anew):
+    """A thread that still ran when the interpreter ended would abort the process."""
+    hvd.allreduce(torch.ones(1))
+    assert "hvdlite gpu" in [thread.name for thread in threading.enumerate()]
+    delegate.close_all()
+    assert "hvdlite gpu" not in [thread.name for thread in threading.enumerate()]
 
 
 V28, V30 = (2, 28, 9), (2, 30, 3)
