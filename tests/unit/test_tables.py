@@ -34,9 +34,9 @@ def values(enum: str) -> dict:
 
 def test_every_reduce_op_has_a_name_in_python_and_in_the_docs():
     for c_name, value in values("hvd_op").items():
-        name = c_name[len("HVD_") :].capitalize()
+        name = reduce_ops.NAMES[value]  # the name that error texts use
+        assert c_name == f"HVD_{name.upper()}"
         assert getattr(hvd, name, None) == value and name in NEUTRAL, name
-        assert reduce_ops.NAMES.get(value) == name  # the name that error texts use
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
