@@ -14,7 +14,7 @@
 
 #include <ucontext.h>
 
-enum { TASKS_MOST = 4, POINTS_MOST = 1000, STACK_BYTES = 256 << 10, AT_WILL = 1000 };
+enum { TASKS_MOST = 5, POINTS_MOST = 1000, STACK_BYTES = 256 << 10, AT_WILL = 1000 };
 
 typedef void task_main(int task);
 typedef bool task_ready(const void *arg);

@@ -10,6 +10,7 @@
 #include "shm/window.h"
 
 #include <sched.h>
+#include <time.h>
 
 enum { LEAST = 512 << 10, LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
 
@@ -81,17 +82,22 @@ static bool uses_helpers(size_t bytes) {
     return parts > 1;
 }
 
-/* Two threads on one core copy no faster than one thread, except by chance, or if two threads get
- * a larger share of a busy core. So at least one of TIMES measurements must choose no helpers. */
-static void *use_one_core(void *arg) {
-    enum { TIMES = 50 };
+/* Moves this thread, and the helpers that it starts, to one core. */
+static void stay_on_one_core(void) {
     cpu_set_t all, one;
-    int times = 0;
     REQUIRE(!sched_getaffinity(0, sizeof all, &all));
     CPU_ZERO(&one);
     for (size_t cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
         if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
-    REQUIRE(!sched_setaffinity(0, sizeof one, &one)); /* of this thread and of its helpers */
+    REQUIRE(!sched_setaffinity(0, sizeof one, &one));
+}
+
+/* Two threads on one core copy no faster than one thread, except by chance, or if two threads get
+ * a larger share of a busy core. So at least one of TIMES measurements must choose no helpers. */
+static void *use_one_core(void *arg) {
+    enum { TIMES = 50 };
+    int times = 0;
+    stay_on_one_core();
     while (uses_helpers(SIZE_MAX / 2) && ++times < TIMES) continue;
     CHECK(times < TIMES);
     return arg;
@@ -99,6 +105,33 @@ static void *use_one_core(void *arg) {
 
 TEST(test_helpers_that_do_not_make_copies_faster_are_not_used) {
     threads_run(1, use_one_core, NULL, 0);
+}
+
+static double cpu_seconds(clockid_t clock) {
+    struct timespec t;
+    REQUIRE(!clock_gettime(clock, &t));
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Computes during a collective, on the core of a helper that has no work. */
+static void *compute_beside_helper(void *arg) {
+    static const double LONG = 0.1;
+    unsigned char data[64] = {0};
+    struct sum sum = {.data = data, .bytes = sizeof data};
+    stay_on_one_core();
+    struct helpers *h = helpers_new(2, 100 * LONG, LEAST);
+    int parts = helpers_begin(h, LARGE);
+    helpers_run(h, add_part, &sum);
+    double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    while (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own < LONG) continue;
+    CHECK_NEAR(cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all, LONG, LONG / 4);
+    helpers_end(h, parts);
+    helpers_free(h);
+    return arg;
+}
+
+TEST(test_a_helper_without_work_does_not_spin_beside_a_computing_thread) {
+    threads_run(1, compute_beside_helper, NULL, 0);
 }
 
 /* ---- ranks in a window ---- */

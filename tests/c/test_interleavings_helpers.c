@@ -15,6 +15,7 @@
 #define helpers_free search_helpers_free
 #define helpers_measure search_helpers_measure
 #define helpers_threads search_helpers_threads
+#define helpers_calls search_helpers_calls
 #define helpers_begin search_helpers_begin
 #define helpers_run search_helpers_run
 #define helpers_end search_helpers_end
@@ -31,17 +32,31 @@ static bool others_ended(const void *arg) {
     return true;
 }
 
+static double simulated_time; /* seconds */
 static bool parts_are_done(const void *arg);
-static void let_others_go_on(void) { wait_until(parts_are_done, NULL); }
+static bool is_called(const void *call);
+static unsigned present_call(void);
+
+/* The engine waits for parts. A helper waits for the next call, or has waited too long. */
+static void let_others_go_on(void) {
+    unsigned call = present_call();
+    if (search.running == 0)
+        wait_until(parts_are_done, NULL);
+    else if (choose(2))
+        simulated_time++;
+    else
+        wait_until(is_called, &call);
+}
 
 #define thread_start(thread, run, arg, name, err) ((void)(run), (void)(err), start_task())
 #define thread_join(thread) wait_until(others_ended, NULL)
 #define thread_give_way() ((void)0)
 #define clock_relax let_others_go_on
 #define clock_yield let_others_go_on
+#define clock_now() (simulated_time)
 #include "shm/helpers.c"
 
-enum { WORKS = 3, LEAST = 100 };
+enum { LEAST = 100 };
 
 static struct {
     struct helpers *h;
@@ -49,11 +64,17 @@ static struct {
     int work;               /* the current work: 0, 1, ... */
 } of;
 
+static unsigned present_call(void) { return __atomic_load_n(&of.h->call, __ATOMIC_SEQ_CST); }
+
+static bool is_called(const void *call) {
+    return present_call() != *(const unsigned *)call ||
+           !__atomic_load_n(&of.h->open, __ATOMIC_SEQ_CST);
+}
+
 /* Returns whether helpers have finished the parts that they took. */
 static bool parts_are_done(const void *arg) {
-    unsigned now = __atomic_load_n(&of.h->call, __ATOMIC_SEQ_CST);
     for (int i = 0; i < of.h->threads; i++)
-        if (__atomic_load_n(&of.h->parts[i].done, __ATOMIC_SEQ_CST) != now) return false;
+        if (__atomic_load_n(&of.h->parts[i].done, __ATOMIC_SEQ_CST) != present_call()) return false;
     return true;
 }
 
@@ -80,7 +101,7 @@ static bool has_ended(const void *arg) { return !of.h; }
 
 static void engine_or_helper(int task) {
     if (task == 0) {
-        run_works(WORKS - 1);
+        run_works(search.n < 4 ? 2 : 1);
         run_works(1);
         search_helpers_free(of.h);
         of.h = NULL;
@@ -92,22 +113,30 @@ static void engine_or_helper(int task) {
     }
 }
 
+static double spin; /* seconds; 0: helpers sleep at once */
+
 static void open_helpers(void) {
     memset(&of, 0, sizeof of);
     memset(asleep, 0, sizeof asleep);
     started = 0;
-    of.h = search_helpers_new(search.n, 0, LEAST);
+    simulated_time = 1;
+    of.h = search_helpers_new(search.n, spin, LEAST);
     REQUIRE(of.h != NULL);
 }
 
 static void close_helpers(void) { CHECK_INT(started, can_start); }
 
 TEST(test_each_part_is_done_once) {
+    /* for 2 to 5 threads: the most interruptions that take only seconds */
+    static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* asleep, awake */
     for (int threads = 2; threads <= TASKS_MOST; threads++) {
         for (can_start = threads - 1; can_start >= 0; can_start--) {
-            int most = 5 - threads - CHECK_SLOW;
-            long orders = interleave(threads, most, engine_or_helper, open_helpers, close_helpers);
-            printf("%d threads, %d of them helpers: %ld orders\n", threads, can_start, orders);
+            for (spin = 0; spin <= 1; spin++) {
+                int most = MOST[spin > 0][threads - 2] - CHECK_SLOW;
+                long n = interleave(threads, most, engine_or_helper, open_helpers, close_helpers);
+                printf("%d threads, %d of them helpers%s: %ld orders\n", threads, can_start,
+                       spin > 0 ? " that wait awake" : "", n);
+            }
         }
     }
     CHECK(search_helpers_new(1, 0, LEAST) == NULL);

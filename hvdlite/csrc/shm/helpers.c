@@ -22,9 +22,6 @@ enum {
     /* For each size: number of copies with helpers, and of copies without. More copies give more
      * reliable medians and a longer start. */
     TIMES = 5,
-    /* Read the clock only at every LOOKS-th check. More checks see a call sooner, but then helpers
-     * stop spinning later. */
-    LOOKS = 16,
     /* Number of checks for the end of helpers' parts before the first yield. More checks see the
      * end sooner, but keep the core from a helper that has lost its core. */
     PATIENCE = 10000,
@@ -32,6 +29,10 @@ enum {
      * but find out later that helpers are in time again. */
     MOST_UNCALLED = 64
 };
+
+/* Seconds, chosen between the duration of a yield on a free core (a microsecond) and a time slice
+ * of the kernel (milliseconds): a longer yield has given the core to another thread. */
+static const double LONG_YIELD = 10e-6;
 
 /* One part of the work: the number of the call in which it was last taken, and last done. */
 struct part {
@@ -83,25 +84,25 @@ static int take_parts(struct helpers *h, unsigned now, int first) {
     return taken;
 }
 
-static bool may_spin(const struct helpers *h, unsigned looks, double *since) {
+/* Gives the core to any other thread that can run on it. Returns true if there was no such thread,
+ * and the helper may look for the next call again without sleeping. */
+static bool core_is_free(const struct helpers *h, double *since) {
     if (h->spin <= 0 || !atomic_load_explicit(&h->open, memory_order_relaxed)) return false;
-    if (looks % LOOKS) return true;
+    double before = clock_now();
+    if (*since <= 0) *since = before;
+    clock_yield();
     double now = clock_now();
-    if (*since <= 0) *since = now;
-    return now - *since < h->spin;
+    return now - before < LONG_YIELD && now - *since < h->spin;
 }
 
 /* Waits for the next call and returns its number. The atomics are sequentially consistent, so
  * either the engine sees that this helper sleeps, or this helper sees the call. */
 static unsigned next_call(struct helpers *h, unsigned seen) {
     double since = 0;
-    for (unsigned looks = 1;; looks++) {
+    for (;;) {
         unsigned now = atomic_load_explicit(&h->call, memory_order_acquire);
         if (now != seen) return now;
-        if (may_spin(h, looks, &since)) {
-            clock_relax();
-            continue;
-        }
+        if (core_is_free(h, &since)) continue;
         atomic_fetch_add(&h->asleep, 1);
         doorbell_sleep_while(&h->call, seen);
         atomic_fetch_sub(&h->asleep, 1);
@@ -167,6 +168,8 @@ void helpers_free(struct helpers *h) {
 }
 
 int helpers_threads(const struct helpers *h) { return h ? h->threads : 1; }
+
+unsigned helpers_calls(const struct helpers *h) { return h ? atomic_load(&h->call) : 0; }
 
 void helpers_run(struct helpers *h, helpers_work *work, const void *arg) {
     h->work = work;

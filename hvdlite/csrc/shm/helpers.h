@@ -3,9 +3,10 @@
  * All engines of the process share the helpers. Only one engine uses them at a time; meanwhile
  * other engines work without helpers. Work is cut into as many parts as there are threads,
  * including the engine's thread. Any thread may do any part, so the engine never waits for a helper
- * that gets no core. Helpers sleep between collectives, and during a collective if the engine waits
- * long, so that they take no core from computing threads. If helpers start their parts too late,
- * the engine calls them less often. */
+ * that gets no core. Helpers sleep between collectives. During a collective a helper waits awake
+ * for the engine's next call, but only for a short time, and only while no other thread can run on
+ * the helper's core: a helper never spins beside a computing thread. If helpers start their parts
+ * too late, the engine calls them less often. */
 #ifndef HVDLITE_SHM_HELPERS_H
 #define HVDLITE_SHM_HELPERS_H
 
@@ -20,8 +21,8 @@ struct helpers;
 typedef void helpers_work(const void *arg, int part, int parts);
 
 /* `threads`: number of threads of this rank, including the engine's. `spin`: seconds that a helper
- * spins for the next work of a collective. Pass 0 if there are more threads than cores: with 0 a
- * helper does not spin, and preempts no thread when it wakes up. `least`: minimum bytes of a
+ * waits awake for the next work of a collective. Pass 0 if there are more threads than cores: with
+ * 0 a helper sleeps at once, and preempts no thread when it wakes up. `least`: minimum bytes of a
  * collective with helpers; 0: helpers_measure finds it out. Returns NULL for one thread, or if
  * memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
@@ -32,7 +33,8 @@ void helpers_free(struct helpers *h);
  * shows whether helpers take cores from other ranks. Call it before any engine uses the helpers.
  * NULL does nothing. */
 void helpers_measure(struct helpers *h);
-int helpers_threads(const struct helpers *h); /* returns 1 for NULL */
+int helpers_threads(const struct helpers *h);    /* returns 1 for NULL */
+unsigned helpers_calls(const struct helpers *h); /* number of helpers_run so far, for tests */
 
 /* Begins a collective of `bytes`. Returns the number of parts of its work; 1: the engine works
  * without helpers. */
