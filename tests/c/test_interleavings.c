@@ -93,6 +93,9 @@ static void *turn_at(void *to) {
 #define coll_window_broadcast search_broadcast
 #define coll_window_allgather search_allgather
 #define coll_window_teams search_teams
+#define pass_run search_pass_run
+#include "collectives/window_pass.c"
+
 #include "collectives/window.c"
 #include "collectives/window_copies.c"
 

@@ -50,6 +50,17 @@ struct coll_range coll_segment(struct coll_range range, size_t length, size_t k)
  * cache line, counted from the range's beginning. */
 struct coll_range coll_part_of(struct coll_range range, int part, int parts);
 
+/* ---- work that this rank's threads share: share.c ---- */
+
+/* Works on a range; several threads work on different ranges at the same time. */
+typedef void coll_work(const void *arg, struct coll_range range);
+
+/* Works on the whole range. If the work reads so many `bytes` that helpers save time, the threads
+ * share the range in parts that begin at cache lines, counted from the range's beginning. */
+void coll_share(const struct comm *comm, size_t bytes, struct coll_range range, coll_work *work,
+                const void *arg);
+void coll_copy(const struct comm *comm, void *to, const void *from, size_t bytes);
+
 /* Returns the range of a chunk that lies in one tensor. The tensor has `bytes` and begins at offset
  * `begin` of the batch. */
 struct coll_range coll_overlap(struct coll_range chunk, size_t begin, size_t bytes);

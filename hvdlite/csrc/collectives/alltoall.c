@@ -18,8 +18,6 @@
  * long for parts of 16 KB. */
 #include "collectives/algorithm.h"
 
-#include <string.h>
-
 static size_t begin_of(const size_t *end, int rank) { return coll_part(end, rank).begin; }
 
 const char *coll_part_for(const struct coll_args *args, int rank, size_t at) {
@@ -36,7 +34,8 @@ void coll_copy_own_part(const struct comm *comm, const struct coll_args *args) {
     struct coll_range from = coll_part(args->in_end, comm->rank),
                       to = coll_part(args->part_end, comm->rank);
     if (coll_length(to) && !args->listed)
-        memcpy((char *)args->data + to.begin, (const char *)args->in + from.begin, coll_length(to));
+        coll_copy(comm, (char *)args->data + to.begin, (const char *)args->in + from.begin,
+                  coll_length(to));
 }
 
 struct alltoall {

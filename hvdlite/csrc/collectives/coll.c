@@ -5,11 +5,6 @@
 #include "transport/comm.h"
 
 #include <stdio.h>
-#include <string.h>
-
-/* Bytes that a job of one rank scales at a time. Chosen, not measured: a block and its copy in the
- * accumulator's type should fit into the L2 cache. */
-enum { BLOCK = 64 * 1024 };
 
 static bool on_window(const struct comm *comm, const struct coll_args *args) {
     return comm->window && !args->adasum;
@@ -125,26 +120,26 @@ size_t coll_alike(const struct comm *comm) {
     return lane < all ? lane : all;
 }
 
+static void scale_range(const void *arg, struct coll_range range) {
+    const struct coll_args *args = arg;
+    const char *in = (const char *)(args->in ? args->in : args->data) + range.begin;
+    reduce_all(args->reduce, (char *)args->data + range.begin, &in, 1,
+               coll_length(range) / args->reduce->size, args->prescale, args->final);
+}
+
 /* For a single rank: the scaled data is the result. */
-static int run_alone(const struct coll_args *args, hvd_error *err) {
+static int run_alone(const struct comm *comm, const struct coll_args *args) {
     if (args->listed) return HVD_OK;
-    if (args->in && args->in != args->data) memcpy(args->data, args->in, args->bytes);
-    if (!args->reduce || !scales(args)) return HVD_OK;
-    const struct reduce_kernels *k = args->reduce;
-    void *wide;
-    HVD_TRY(scratch_get(args->scratch, BLOCK / k->size * k->wide, &wide, err));
-    struct coll_range all = {0, args->bytes}, part;
-    for (size_t i = 0; coll_length(part = coll_segment(all, BLOCK, i)); i++) {
-        char *data = (char *)args->data + part.begin;
-        k->widen(wide, data, coll_length(part) / k->size, args->prescale);
-        k->narrow(data, wide, coll_length(part) / k->size, args->final);
-    }
+    if (args->reduce && scales(args))
+        coll_share(comm, args->bytes, (struct coll_range){0, args->bytes}, scale_range, args);
+    else if (args->in && args->in != args->data)
+        coll_copy(comm, args->data, args->in, args->bytes);
     return HVD_OK;
 }
 
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     if (!args->bytes) return HVD_OK;
-    if (comm->size == 1) return run_alone(args, err);
+    if (comm->size == 1) return run_alone(comm, args);
     const struct coll_algorithm *row = coll_choose(comm, args);
     int code = row->run(comm, args, err);
     return code ? error_while(err, "running a %s of %zu bytes", row->name, args->bytes) : HVD_OK;

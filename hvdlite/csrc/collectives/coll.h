@@ -1,8 +1,8 @@
 /* Collectives: one file for each family of algorithms, one row of the table for each algorithm.
  *
  * An algorithm is a function of a comm and its arguments. It uses no MPI, no MXNet and no static
- * state. It starts no threads; large collectives on a host share their work with the rank's helper
- * threads (shm/helpers.h). It returns when this rank's work is done. The result has the same bits
+ * state. It starts no threads; large copies and sums are shared with the rank's helper threads
+ * (shm/helpers.h). It returns when this rank's work is done. The result has the same bits
  * on every rank. Each file states its cost, for p ranks and S bytes: a = seconds per message, b =
  * seconds per byte sent, g = seconds per byte reduced.
  *

@@ -50,8 +50,7 @@ struct dealt {
     size_t nspans;
     /* by host: where the host's stripes begin in the data; then the end of the data */
     size_t *begin;
-    size_t *end;     /* by local rank: end of the rank's current chunk */
-    const char **in; /* by local rank: the rank's gradients in a region; NULL: not in a region */
+    size_t *end; /* by local rank: end of the rank's current chunk */
     size_t nslices;
 };
 
@@ -108,8 +107,16 @@ static const struct span *find_span(const struct dealt *d, size_t at) {
 typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
                         char *data, size_t bytes);
 
-/* Calls `take` for each block of a range of the data. A block never crosses a stripe's end. */
-static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
+/* What to do with each block of a range of the data. */
+struct blocks {
+    const struct dealt *d;
+    take_block *take;
+};
+
+/* A block never crosses a stripe's end. */
+static void take_range(const void *arg, struct coll_range range) {
+    const struct dealt *d = ((const struct blocks *)arg)->d;
+    take_block *take = ((const struct blocks *)arg)->take;
     for (const struct span *s = find_span(d, range.begin); range.begin < range.end; s++) {
         size_t end = least(s->packed + s->bytes, range.end), bytes;
         for (; range.begin < end; range.begin += bytes) {
@@ -118,6 +125,10 @@ static void each_block(const struct dealt *d, struct coll_range range, take_bloc
                  (char *)d->args.data + range.begin, bytes);
         }
     }
+}
+
+static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
+    coll_share(&d->l->host, coll_length(range), range, take_range, &(struct blocks){d, take});
 }
 
 static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
@@ -132,8 +143,9 @@ static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t 
     char *const *memory = d->args.memory;
     const struct comm *host = &d->l->host;
     size_t offset = (size_t)(tensor->in - memory[host->rank]) + at;
-    for (int i = 0; i < host->size; i++) d->in[i] = memory[i] + offset;
-    reduce_all(d->args.reduce, data, d->in, host->size, bytes / sizeof(float), d->args.prescale,
+    const char *in[host->size];
+    for (int i = 0; i < host->size; i++) in[i] = memory[i] + offset;
+    reduce_all(d->args.reduce, data, in, host->size, bytes / sizeof(float), d->args.prescale,
                coll_final_on_host(&d->args));
 }
 
@@ -230,12 +242,11 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
     struct dealt d = {.l = l, .args = *args};
     void *memory;
     size_t locals = (size_t)l->host.size, ends = ((size_t)l->hosts + 1 + locals) * sizeof(size_t);
-    size_t inputs = locals * sizeof *d.in, spans = most_spans(args) * sizeof(struct span);
-    HVD_TRY(scratch_get(args->outer, ends + inputs + spans, &memory, err));
+    size_t spans = most_spans(args) * sizeof(struct span);
+    HVD_TRY(scratch_get(args->outer, ends + spans, &memory, err));
     d.begin = memory;
     d.end = d.begin + l->hosts + 1;
-    d.in = (const char **)(void *)(d.end + locals);
-    d.spans = (struct span *)(void *)(d.in + locals);
+    d.spans = (struct span *)(void *)(d.end + locals);
     d.args.scratch = &scratch;
     lay_out(&d);
     int code = run(&d, comm, args, err);
@@ -250,7 +261,8 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
  * host updates one chunk.
  *
  * Cost for a host: 5 S bytes of memory traffic if the rule has one state; 1 flag. */
-static void update_chunk(const struct coll_args *args, struct coll_range chunk) {
+static void update_range(const void *arg, struct coll_range chunk) {
+    const struct coll_args *args = arg;
     size_t begin = 0;
     for (size_t i = 0; i < args->ntensors; i++) {
         const struct coll_tensor *tensor = &args->tensors[i];
@@ -263,6 +275,7 @@ static void update_chunk(const struct coll_args *args, struct coll_range chunk) 
 }
 
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err) {
-    update_chunk(args, coll_chunk(args->bytes, sizeof(float), host->size, host->rank));
+    struct coll_range own = coll_chunk(args->bytes, sizeof(float), host->size, host->rank);
+    coll_share(host, coll_length(own), own, update_range, args);
     return coll_meet(host, err);
 }

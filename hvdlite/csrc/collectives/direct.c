@@ -36,6 +36,7 @@ enum {
 }; /* bytes that are added at a time, then copied while they are in the L1 cache */
 
 struct direct {
+    const struct comm *host;
     const struct coll_args *args;
     int n, self;           /* number of ranks; this rank */
     struct coll_range own; /* this rank's chunk */
@@ -55,8 +56,15 @@ struct block {
 
 typedef void take_block(const struct direct *d, struct block block);
 
-/* Calls `take` for each block of a range of all tensors in a row. */
-static void each_block(const struct direct *d, struct coll_range range, take_block *take) {
+/* What to do with each block of a range. */
+struct blocks {
+    const struct direct *d;
+    take_block *take;
+};
+
+static void take_range(const void *arg, struct coll_range range) {
+    const struct blocks *blocks = arg;
+    const struct direct *d = blocks->d;
     const char *own = d->args->memory[d->self];
     size_t begin = 0;
     for (size_t i = 0; i < d->args->ntensors && begin < range.end; i++) {
@@ -65,10 +73,17 @@ static void each_block(const struct direct *d, struct coll_range range, take_blo
         struct coll_range part = coll_overlap(range, begin, tensor->bytes);
         for (size_t at = part.begin; at < part.end; at += BLOCK) {
             size_t bytes = part.end - at < BLOCK ? part.end - at : BLOCK;
-            take(d, (struct block){tensor, at, offset + at, begin + at, bytes});
+            blocks->take(d, (struct block){tensor, at, offset + at, begin + at, bytes});
         }
         begin += tensor->bytes;
     }
+}
+
+/* Calls `take` for each block of a range of all tensors in a row, whose values on all ranks of the
+ * host have `bytes`. */
+static void each_block(const struct direct *d, size_t bytes, struct coll_range range,
+                       take_block *take) {
+    coll_share(d->host, bytes, range, take_range, &(struct blocks){d, take});
 }
 
 /* Writes the sum of a block over all ranks to `sum`. */
@@ -99,14 +114,8 @@ static void add_or_update(const struct direct *d, struct block b) {
 }
 
 static struct direct open_direct(const struct comm *host, const struct coll_args *args) {
-    return (struct direct){.args = args, .n = host->window->n, .self = host->window->self};
-}
-
-/* Adds one thread's part of the chunk. */
-static void add_part(const void *arg, int part, int parts) {
-    const struct direct *d = arg;
-    struct coll_range own = coll_part_of(d->own, part, parts);
-    each_block(d, own, add_or_update);
+    return (struct direct){
+        .host = host, .args = args, .n = host->window->n, .self = host->window->self};
 }
 
 int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
@@ -114,7 +123,7 @@ int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args,
     if (!args->bytes) return HVD_OK;
     HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have written their inputs */
     d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
-    helpers_do(comm_helpers(comm), args->bytes, add_part, &d);
+    each_block(&d, args->bytes, d.own, add_or_update);
     comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
     return coll_meet(comm, err); /* wait until all ranks have written their sums */
 }
@@ -147,7 +156,8 @@ static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
 
 static void each_block_of_slice(const struct direct *d, size_t i, take_block *take) {
     struct coll_range range = slice_range(d, i);
-    each_block(d, (struct coll_range){d->own.begin + range.begin, d->own.begin + range.end}, take);
+    size_t bytes = coll_length(range) * (size_t)d->n, begin = d->own.begin;
+    each_block(d, bytes, (struct coll_range){begin + range.begin, begin + range.end}, take);
 }
 
 static int add_slice(const void *arg, size_t i, hvd_error *err) {

@@ -39,9 +39,18 @@ static size_t lane_bytes(const struct blocks *b, int lane) {
     return bytes;
 }
 
-/* Copies a chunk of a host's block between lane memory and the parts in the order of ranks. */
-static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk, char *parts,
-                       char *lane, bool to_lane) {
+/* What copy_all copies. */
+struct copies {
+    const struct blocks *b;
+    char *parts, *lanes;
+    bool to_lanes;
+};
+
+/* Copies the part of a chunk that lies in a range of the lane memories. The chunk is at `lane`
+ * there. */
+static void copy_chunk(const struct copies *c, struct coll_range range, int host,
+                       struct coll_range chunk, size_t lane) {
+    const struct blocks *b = c->b;
     size_t at = 0; /* offset in the block */
     for (int r = 0; r < b->size; r++) {
         if (b->l->host_of[r] != host) continue;
@@ -49,23 +58,33 @@ static void copy_chunk(const struct blocks *b, int host, struct coll_range chunk
         size_t end = at + coll_length(part), from = at > chunk.begin ? at : chunk.begin;
         size_t to = end < chunk.end ? end : chunk.end;
         if (from < to) {
-            char *data = parts + part.begin + (from - at);
-            memcpy(to_lane ? lane : data, to_lane ? data : lane, to - from);
+            struct coll_range own = coll_overlap(range, lane, to - from);
+            char *data = c->parts + part.begin + (from - at) + own.begin;
+            char *in_lane = c->lanes + lane + own.begin;
+            memcpy(c->to_lanes ? in_lane : data, c->to_lanes ? data : in_lane, coll_length(own));
             lane += to - from;
         }
         at = end;
     }
 }
 
-/* Copies between the parts and the memories of all lanes. The memories lie one after another. */
-static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
-    for (int lane = 0; lane < b->l->lanes; lane++) {
-        for (int h = 0; h < b->l->hosts; h++) {
-            struct coll_range chunk = chunk_of(b, h, lane);
-            copy_chunk(b, h, chunk, parts, lanes, to_lanes);
-            lanes += coll_length(chunk);
+static void copy_range(const void *arg, struct coll_range range) {
+    const struct copies *c = arg;
+    size_t at = 0;
+    for (int lane = 0; lane < c->b->l->lanes; lane++) {
+        for (int h = 0; h < c->b->l->hosts; h++) {
+            struct coll_range chunk = chunk_of(c->b, h, lane);
+            copy_chunk(c, range, h, chunk, at);
+            at += coll_length(chunk);
         }
     }
+}
+
+/* Copies between the parts and the memories of all lanes. The memories lie one after another. */
+static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
+    size_t bytes = b->end[b->size - 1];
+    coll_share(&b->l->host, bytes, (struct coll_range){0, bytes}, copy_range,
+               &(struct copies){b, parts, lanes, to_lanes});
 }
 
 typedef size_t length_function(const struct blocks *b, int i);
@@ -172,6 +191,6 @@ int coll_hosts_reducescatter(const struct comm *comm, const struct coll_args *ar
     HVD_TRY(gather_on_host(&b, args, chunk_length, chunk, block, err));
     fill_ends(&b, b.local_end, b.l->host.size, part_length);
     struct coll_range own = coll_part(b.local_end, b.l->host.rank);
-    memcpy(args->data, block + own.begin, coll_length(own));
+    coll_copy(&b.l->host, args->data, block + own.begin, coll_length(own));
     return HVD_OK;
 }

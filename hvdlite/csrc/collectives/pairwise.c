@@ -120,12 +120,28 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     return spread(w, at, d - w->peers + 1);
 }
 
+/* The inputs of a segment are in w->inputs. */
+struct addition {
+    const struct pairwise *w;
+    char *result;
+};
+
+static void add_range(const void *arg, struct coll_range range) {
+    const struct addition *a = arg;
+    const struct coll_args *args = a->w->args;
+    const char *in[a->w->comm->size];
+    for (int i = 0; i < a->w->comm->size; i++) in[i] = a->w->inputs[i] + range.begin;
+    reduce_all(args->reduce, a->result + results_of(a->w, range).begin, in, a->w->comm->size,
+               coll_length(range) / args->reduce->size, args->prescale, args->final);
+}
+
 static void reduce(const struct pairwise *w, struct round at) {
     struct coll_range own = segment_of(w, w->comm->rank, at);
+    size_t bytes = coll_length(own);
     w->inputs[0] = w->in + own.begin;
     for (size_t d = 1; d <= w->peers; d++) w->inputs[d] = slot_of(w, at.k, d);
-    reduce_all(w->args->reduce, result(w, at), w->inputs, w->comm->size,
-               coll_length(own) / w->args->reduce->size, w->args->prescale, w->args->final);
+    coll_share(w->comm, bytes * (w->peers + 1), (struct coll_range){0, bytes}, add_range,
+               &(struct addition){w, result(w, at)});
 }
 
 /* Called for each item. Adds a segment when the inputs of all peers have arrived. */

@@ -30,9 +30,8 @@
  * rounded p - 1 times: such dtypes use pairwise.c instead. */
 #include "collectives/algorithm.h"
 
-#include <string.h>
-
 struct ring {
+    const struct comm *comm;
     const struct coll_args *args;
     int rank, size;
     size_t segment; /* bytes of a segment */
@@ -78,15 +77,29 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
                                   .from = (r->rank + r->size - 1) % r->size};
 }
 
-/* Adds a received segment to the data. The last addition also scales the sum, while the sum is in
- * the cache. */
-static void add(const struct ring *r, struct coll_range range, const char *slot, bool last) {
-    const struct reduce_kernels *k = r->args->reduce;
-    char *data = (char *)r->args->data + range.begin;
+/* A received segment, and the data to which it is added. */
+struct addition {
+    const struct coll_args *args;
+    char *data;
+    const char *slot;
+    bool last;
+};
+
+/* The last addition also scales the sum, while the sum is in the cache. */
+static void add_range(const void *arg, struct coll_range range) {
+    const struct addition *a = arg;
+    const struct reduce_kernels *k = a->args->reduce;
+    char *data = a->data + range.begin;
     size_t n = coll_length(range) / k->size;
-    k->combine(data, slot, n);
-    if (last && (r->args->final.scale != 1 || r->args->final.divisor != 1))
-        k->narrow(data, data, n, r->args->final);
+    k->combine(data, a->slot + range.begin, n);
+    if (a->last && (a->args->final.scale != 1 || a->args->final.divisor != 1))
+        k->narrow(data, data, n, a->args->final);
+}
+
+static void add(const struct ring *r, struct coll_range range, const char *slot, bool last) {
+    struct addition a = {r->args, (char *)r->args->data + range.begin, slot, last};
+    size_t bytes = coll_length(range);
+    coll_share(r->comm, 2 * bytes, (struct coll_range){0, bytes}, add_range, &a);
 }
 
 static int take_item(const void *arg, size_t i, hvd_error *err) {
@@ -116,7 +129,8 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
                     const struct coll_slices *slices, hvd_error *err) {
     size_t others = (size_t)comm->size - 1;
     struct pace pace = comm_pace(comm);
-    struct ring r = {.args = args,
+    struct ring r = {.comm = comm,
+                     .args = args,
                      .rank = comm->rank,
                      .size = comm->size,
                      .segment = pace.segment,
@@ -155,6 +169,6 @@ int coll_ring_slices(const struct comm *comm, const struct coll_args *args,
 
 int coll_ring_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct coll_range own = coll_part(args->part_end, comm->rank);
-    if (coll_length(own)) memcpy((char *)args->data + own.begin, args->in, coll_length(own));
+    coll_copy(comm, (char *)args->data + own.begin, args->in, coll_length(own));
     return run_ring(comm, args, 0, NULL, err);
 }

@@ -146,11 +146,7 @@ static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, s
     }
 }
 
-/* ---- the stages of a round: each is a wait, then work that threads may share, then flags ---- */
-
-static int await_slot(const struct pass *p, size_t k, hvd_error *err) {
-    return comm_wait_slot(p->comm, p->w->rounds + k, err);
-}
+/* ---- the stages of a round ---- */
 
 static void stage(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
     pass_others(p, k, c, part, parts, pack);
@@ -195,15 +191,14 @@ static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, i
     on_own(p, k, c, part, parts, last_team(p) ? add_own : pass_own);
 }
 
-static void raise_reduced_and_taken(const struct pass *p, size_t k) {
+static void raise_reduced(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
-    /* this rank no longer uses other ranks' slots */
-    window_raise(p->w, WINDOW_TAKEN, p->w->rounds + k);
+    raise_taken(p, k); /* this rank no longer uses other ranks' slots */
 }
 
 static void raise_passed(const struct pass *p, size_t k) {
     if (p->team < p->w->n) window_raise(p->w, WINDOW_PASSED, p->w->rounds + k);
-    if (last_team(p)) raise_reduced_and_taken(p, k);
+    if (last_team(p)) raise_reduced(p, k);
 }
 
 static int await_total(const struct pass *p, size_t k, hvd_error *err) {
@@ -216,8 +211,8 @@ static void spread(const struct pass *p, size_t k, struct cursor *c, int part, i
     if (!last_team(p)) on_own(p, k, c, part, parts, spread_own);
 }
 
-static void raise_reduced(const struct pass *p, size_t k) {
-    if (!last_team(p)) raise_reduced_and_taken(p, k);
+static void raise_spread(const struct pass *p, size_t k) {
+    if (!last_team(p)) raise_reduced(p, k);
 }
 
 static int await_reduced(const struct pass *p, size_t k, hvd_error *err) {
@@ -230,112 +225,45 @@ static void take(const struct pass *p, size_t k, struct cursor *c, int part, int
 
 static void raise_nothing(const struct pass *p, size_t k) { (void)p, (void)k; }
 
-enum { STAGES = 4, TAKE = 3 };
-static const struct stage {
-    int (*await)(const struct pass *p, size_t k, hvd_error *err);
-    void (*work)(const struct pass *p, size_t k, struct cursor *c, int part, int parts);
-    void (*done)(const struct pass *p, size_t k);
-} STAGE[STAGES] = {{await_slot, stage, raise_staged},
-                   {await_staged, reduce, raise_passed},
-                   {await_total, spread, raise_reduced},
-                   {await_reduced, take, raise_nothing}};
-
-/* In step k a stage works on round k - lag. With one team the stage `spread` has no work, so the
- * stage `take` follows one step earlier. */
-static size_t lag(const struct pass *p, size_t i) {
-    return i == TAKE && p->team == p->w->n ? TAKE - 1 : i;
-}
-
-/* Returns whether the stage has a round in the step. */
-static bool is_in_step(const struct pass *p, size_t step, size_t i) {
-    return step >= lag(p, i) && step - lag(p, i) < p->rounds;
-}
-
-struct step {
-    const struct pass *p;
-    size_t number;
-};
-
-/* Does a thread's part of a step. */
-static void do_part(const void *arg, int part, int parts) {
-    const struct step *s = arg;
-    for (size_t i = 0; i < STAGES; i++) {
-        struct cursor c = s->p->at[i];
-        if (is_in_step(s->p, s->number, i))
-            STAGE[i].work(s->p, s->number - lag(s->p, i), &c, part, parts);
-    }
-}
-
-/* All threads share the stages of a step. The flags are checked only once per step, because sharing
- * work among threads costs some microseconds each time. */
-static int do_together(struct pass *p, size_t step, hvd_error *err) {
-    for (size_t i = 0; i < STAGES; i++)
-        if (is_in_step(p, step, i)) HVD_TRY(STAGE[i].await(p, step - lag(p, i), err));
-    helpers_run(comm_helpers(p->comm), do_part, &(struct step){p, step});
-    for (size_t i = 0; i < STAGES; i++) {
-        if (!is_in_step(p, step, i)) continue;
-        skip(p, &p->at[i], round_bytes(p, step - lag(p, i)));
-        STAGE[i].done(p, step - lag(p, i));
-    }
-    return HVD_OK;
-}
-
-/* One thread does the stages of a step, so it can pack while other ranks are not ready yet. */
-static int do_alone(struct pass *p, size_t step, hvd_error *err) {
-    for (size_t i = 0; i < STAGES; i++) {
-        if (!is_in_step(p, step, i)) continue;
-        size_t round = step - lag(p, i);
-        HVD_TRY(STAGE[i].await(p, round, err));
-        STAGE[i].work(p, round, &p->at[i], 0, 1);
-        STAGE[i].done(p, round);
-    }
-    return HVD_OK;
-}
+static const struct stage IN_ONE_TEAM[] = {{await_slot, stage, raise_staged},
+                                           {await_staged, reduce, raise_passed},
+                                           {await_reduced, take, raise_nothing}};
+static const struct stage IN_TEAMS[] = {{await_slot, stage, raise_staged},
+                                        {await_staged, reduce, raise_passed},
+                                        {await_total, spread, raise_spread},
+                                        {await_reduced, take, raise_nothing}};
 
 /* For small data, in one round: every rank adds all inputs. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
+    struct cursor from = {0}, to = {0};
     char *own = slot_of(p, p->w->self, round);
     void *sums;
     HVD_TRY(scratch_get(p->args->scratch, SMALL, &sums, err));
-    HVD_TRY(comm_wait_slot(p->comm, round, err));
-    pack(p, &p->at[0], own, p->args->bytes);
-    window_raise(p->w, WINDOW_STAGED, round);
-    /* no rank waits for this flag, but all flags count the same rounds */
-    window_raise(p->w, WINDOW_REDUCED, round);
+    HVD_TRY(await_slot(p, 0, err));
+    pack(p, &from, own, p->args->bytes);
+    raise_input(p, 0);
     HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
     add_block(p, round, 0, own, p->args->bytes, sums);
-    unpack(p, &p->at[TAKE], sums, p->args->bytes);
-    window_raise(p->w, WINDOW_TAKEN, round);
-    return HVD_OK;
-}
-
-static int add_in_rounds(struct pass *p, hvd_error *err) {
-    struct helpers *helpers = comm_helpers(p->comm);
-    int code = HVD_OK, parts = helpers_begin(helpers, p->args->bytes);
-    for (size_t step = 0; !code && step < p->rounds + lag(p, TAKE); step++)
-        code = (parts > 1 ? do_together : do_alone)(p, step, err);
-    helpers_end(helpers, parts);
-    return code;
-}
-
-static int run(struct pass *p, int (*add)(struct pass *, hvd_error *), hvd_error *err) {
-    if (!p->args->bytes) return HVD_OK;
-    HVD_TRY(add(p, err));
-    /* the bytes staged plus the bytes of this rank's chunks */
-    comm_count_window(p->comm, p->args->bytes);
-    p->w->rounds += p->rounds;
+    unpack(p, &to, sums, p->args->bytes);
+    raise_taken(p, 0);
+    p->w->rounds++;
     return HVD_OK;
 }
 
 int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct pass p = open_pass(comm, args, args->bytes);
-    return run(&p, args->bytes <= SMALL ? add_at_once : add_in_rounds, err);
+    struct pass p = open_pass(comm, args, args->bytes, WINDOW_SLOT);
+    if (!args->bytes) return HVD_OK;
+    /* the bytes staged plus the bytes of this rank's chunks */
+    comm_count_window(comm, args->bytes);
+    return args->bytes <= SMALL ? add_at_once(&p, err)
+                                : pass_run(&p, IN_ONE_TEAM, 3, args->bytes, err);
 }
 
 int coll_window_teams(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct pass p = open_pass(comm, args, args->bytes);
+    struct pass p = open_pass(comm, args, args->bytes, WINDOW_SLOT);
     p.team = p.w->team;
     p.first = p.w->self / p.team * p.team;
-    return run(&p, add_in_rounds, err);
+    comm_count_window(comm, args->bytes);
+    return pass_run(&p, IN_TEAMS, 4, args->bytes, err);
 }

@@ -4,81 +4,83 @@
  * Allgather of S in total: S/p staged, (p-1)/p S taken. 1 flag per round and rank. */
 #include "collectives/window_pass.h"
 
-static void raise_input(const struct pass *p, uint64_t round) {
-    window_raise(p->w, WINDOW_STAGED, round);
-    window_raise(p->w, WINDOW_REDUCED, round);
+/* ---- broadcast ---- */
+
+/* Packs or unpacks a thread's part of the round, which is in the root's slot. */
+static void pass_part(const struct pass *p, size_t k, struct cursor *c, int part, int parts,
+                      void (*pass)(const struct pass *, struct cursor *, char *slot, size_t)) {
+    struct coll_range all = {0, round_bytes(p, k)}, own = coll_part_of(all, part, parts);
+    skip(p, c, own.begin);
+    pass(p, c, slot_of(p, p->args->root, p->w->rounds + k) + own.begin, coll_length(own));
+    skip(p, c, all.end - own.end);
 }
 
-/* The broadcast on the root: packs the data for the other ranks. */
-static int give(struct pass *p, hvd_error *err) {
-    for (size_t i = 0; i < p->args->ntensors; i++) {
-        const struct coll_tensor *tensor = &p->args->tensors[i];
-        if (tensor->in != tensor->out) lines_copy(tensor->out, tensor->in, tensor->bytes);
-    }
-    comm_count_window(p->comm, p->args->bytes);
-    for (size_t k = 0; k < p->rounds; k++) {
-        uint64_t round = p->w->rounds + k;
-        HVD_TRY(comm_wait_slot(p->comm, round, err));
-        pack(p, &p->at[0], slot_of(p, p->w->self, round), round_bytes(p, k));
-        raise_input(p, round);
-        window_raise(p->w, WINDOW_TAKEN, round);
-    }
-    return HVD_OK;
+static void give(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    pass_part(p, k, c, part, parts, pack);
 }
 
-static int receive(struct pass *p, hvd_error *err) {
-    for (size_t k = 0; k < p->rounds; k++) {
-        uint64_t round = p->w->rounds + k;
-        raise_input(p, round);
-        HVD_TRY(comm_wait_flag(p->comm, p->args->root, WINDOW_STAGED, round, err));
-        unpack(p, &p->at[2], slot_of(p, p->args->root, round), round_bytes(p, k));
-        window_raise(p->w, WINDOW_TAKEN, round);
-    }
-    return HVD_OK;
+static void raise_given(const struct pass *p, size_t k) {
+    raise_input(p, k);
+    raise_taken(p, k);
+}
+
+static int await_root(const struct pass *p, size_t k, hvd_error *err) {
+    raise_input(p, k);
+    return comm_wait_flag(p->comm, p->args->root, WINDOW_STAGED, p->w->rounds + k, err);
+}
+
+static void receive(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    pass_part(p, k, c, part, parts, unpack);
 }
 
 int coll_window_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct pass p = open_pass(comm, args, args->bytes);
-    HVD_TRY(comm->rank == args->root ? give(&p, err) : receive(&p, err));
-    p.w->rounds += p.rounds;
-    return HVD_OK;
-}
-
-static int stage_part(const struct pass *p, size_t k, hvd_error *err) {
-    uint64_t round = p->w->rounds + k;
-    struct coll_range segment =
-        coll_segment(coll_part(p->args->part_end, p->w->self), WINDOW_SLOT, k);
-    HVD_TRY(comm_wait_slot(p->comm, round, err));
-    lines_copy(slot_of(p, p->w->self, round), (const char *)p->args->data + segment.begin,
-               coll_length(segment));
-    raise_input(p, round);
-    return HVD_OK;
-}
-
-static int take_parts(const struct pass *p, size_t k, hvd_error *err) {
-    uint64_t round = p->w->rounds + k;
-    HVD_TRY(comm_wait_flags(p->comm, WINDOW_STAGED, round, err));
-    for (int d = 1; d < p->w->n; d++) {
-        int local_rank = (p->w->self + d) % p->w->n;
-        struct coll_range segment =
-            coll_segment(coll_part(p->args->part_end, local_rank), WINDOW_SLOT, k);
-        take_copy(p, (char *)p->args->data + segment.begin, slot_of(p, local_rank, round),
-                  coll_length(segment));
+    static const struct stage ROOT = {await_slot, give, raise_given},
+                              OTHER = {await_root, receive, raise_taken};
+    struct pass p = open_pass(comm, args, args->bytes, WINDOW_SLOT);
+    bool root = comm->rank == args->root;
+    for (size_t i = 0; root && i < args->ntensors; i++) {
+        const struct coll_tensor *tensor = &args->tensors[i];
+        if (tensor->in != tensor->out) coll_copy(comm, tensor->out, tensor->in, tensor->bytes);
     }
-    window_raise(p->w, WINDOW_TAKEN, round);
-    return HVD_OK;
+    if (root) comm_count_window(comm, args->bytes);
+    return pass_run(&p, root ? &ROOT : &OTHER, 1, args->bytes, err);
+}
+
+/* ---- allgather ---- */
+
+/* Copies a thread's part of a rank's segment between the rank's slot and the data. */
+static void copy_part(const struct pass *p, size_t k, int local_rank, int part, int parts) {
+    struct coll_range all = coll_segment(coll_part(p->args->part_end, local_rank), WINDOW_SLOT, k);
+    struct coll_range own = coll_part_of(all, part, parts);
+    char *slot = slot_of(p, local_rank, p->w->rounds + k) + (own.begin - all.begin);
+    char *data = (char *)p->args->data + own.begin;
+    if (local_rank == p->w->self)
+        lines_copy(slot, data, coll_length(own));
+    else
+        take_copy(p, data, slot, coll_length(own));
+}
+
+static void stage_own(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    (void)c;
+    copy_part(p, k, p->w->self, part, parts);
+}
+
+static int await_inputs(const struct pass *p, size_t k, hvd_error *err) {
+    return comm_wait_flags(p->comm, WINDOW_STAGED, p->w->rounds + k, err);
+}
+
+static void take_others(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
+    (void)c;
+    for (int d = 1; d < p->w->n; d++) copy_part(p, k, (p->w->self + d) % p->w->n, part, parts);
 }
 
 int coll_window_allgather(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
-    struct pass p = open_pass(comm, args, args->longest);
+    static const struct stage STAGES[] = {{await_slot, stage_own, raise_input},
+                                          {await_inputs, take_others, raise_taken}};
+    struct pass p = open_pass(comm, args, args->longest, WINDOW_SLOT);
     struct coll_range own = coll_part(args->part_end, comm->rank);
     char *place = (char *)args->data + own.begin;
-    if (args->in != place) lines_copy(place, args->in, coll_length(own));
+    if (args->in != place) coll_copy(comm, place, args->in, coll_length(own));
     comm_count_window(comm, coll_length(own));
-    for (size_t k = 0; k < p.rounds + 1; k++) {
-        if (k < p.rounds) HVD_TRY(stage_part(&p, k, err));
-        if (k >= 1) HVD_TRY(take_parts(&p, k - 1, err));
-    }
-    p.w->rounds += p.rounds;
-    return HVD_OK;
+    return pass_run(&p, STAGES, 2, args->bytes, err);
 }

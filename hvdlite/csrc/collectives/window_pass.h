@@ -1,7 +1,8 @@
-/* A pass of a window collective: packs tensors into slots, unpacks them, and keeps the position.
+/* A pass of a window collective: runs the stages of all rounds, packs tensors into slots, unpacks
+ * them, and keeps the position.
  *
- * window.c and window_copies.c share it. Each rank has its own pass; threads that share the rank's
- * work have their own cursors. */
+ * All window collectives share it. Each rank has its own pass; threads that share the rank's work
+ * have their own cursors. */
 #ifndef HVDLITE_COLLECTIVES_WINDOW_PASS_H
 #define HVDLITE_COLLECTIVES_WINDOW_PASS_H
 
@@ -19,16 +20,46 @@ struct pass {
     struct window *w;
     size_t rounds;
     int first, team;     /* first local rank of this rank's team; number of ranks in each team */
-    struct cursor at[4]; /* positions of the stages: staging, reducing, spreading and taking */
+    size_t segment;      /* bytes of a slot, or of a sub-slot of window_parts.c, for one rank */
+    struct cursor at[4]; /* by stage: the position in the tensors */
 };
 
+/* `longest`: bytes of the data that goes through `segment` bytes of a slot in each round */
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,
-                                    size_t longest) {
+                                    size_t longest, size_t segment) {
     return (struct pass){.comm = comm,
                          .args = args,
                          .w = comm->window,
                          .team = comm->window->n,
-                         .rounds = coll_segments(longest, WINDOW_SLOT)};
+                         .segment = segment,
+                         .rounds = coll_segments(longest, segment)};
+}
+
+/* A stage of a round: a wait, then work that threads may share, then flags. The work moves the
+ * cursor from the beginning of the round to its end, if the stage uses the tensors. */
+struct stage {
+    int (*await)(const struct pass *p, size_t k, hvd_error *err);
+    void (*work)(const struct pass *p, size_t k, struct cursor *c, int part, int parts);
+    void (*done)(const struct pass *p, size_t k);
+};
+
+/* Runs n stages of all rounds: step i does stage s of round i - s. `bytes`: what this rank copies
+ * and adds; helpers share the work if there are enough bytes. */
+int pass_run(struct pass *p, const struct stage *stages, size_t n, size_t bytes, hvd_error *err);
+
+/* Raises the flags for a round whose input is in this rank's slot. No rank waits for
+ * WINDOW_REDUCED, but all flags count the same rounds. */
+static inline void raise_input(const struct pass *p, size_t k) {
+    window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
+    window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
+}
+
+static inline void raise_taken(const struct pass *p, size_t k) {
+    window_raise(p->w, WINDOW_TAKEN, p->w->rounds + k);
+}
+
+static inline int await_slot(const struct pass *p, size_t k, hvd_error *err) {
+    return comm_wait_slot(p->comm, p->w->rounds + k, err);
 }
 
 static inline char *slot_of(const struct pass *p, int local_rank, uint64_t round) {

@@ -1,5 +1,6 @@
 #include "engine/execute.h"
 
+#include "collectives/algorithm.h"
 #include "shm/window.h"
 
 #include <stdlib.h>
@@ -23,27 +24,34 @@ static size_t bytes_of(const struct batch_piece *piece) { return piece->end - pi
 static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
     const struct tensor *tensor = piece->tensor;
     if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
-        memcpy(output_of(piece), input_of(piece), bytes_of(piece));
+        coll_copy(x->comm, output_of(piece), input_of(piece), bytes_of(piece));
     return tensor->out ? output_of(piece) : NULL;
 }
 
-static void pack(const struct executor *x, const struct batch *batch, char *to) {
-    for (size_t i = 0; i < batch->n; i++) {
-        const struct batch_piece *piece = &batch->pieces[i];
-        size_t bytes = bytes_of(piece);
-        if (bytes && has_data(x, &piece->tensor->request)) memcpy(to, input_of(piece), bytes);
-        to += bytes;
-    }
-}
+/* A batch and the fusion buffer. */
+struct packing {
+    const struct executor *x;
+    const struct batch *batch;
+    char *buffer;
+    bool packs; /* false: unpacks */
+};
 
-static void unpack(const struct executor *x, const struct batch *batch, const char *from) {
-    for (size_t i = 0; i < batch->n; i++) {
-        const struct batch_piece *piece = &batch->pieces[i];
+/* Packs or unpacks a range of the buffer. */
+static void move_range(const void *arg, struct coll_range range) {
+    const struct packing *p = arg;
+    size_t begin = 0;
+    for (size_t i = 0; i < p->batch->n; i++) {
+        const struct batch_piece *piece = &p->batch->pieces[i];
         const struct tensor *tensor = piece->tensor;
-        size_t bytes = bytes_of(piece);
-        bool has_it = tensor->request.kind == HVD_BROADCAST && has_data(x, &tensor->request);
-        if (bytes && (!has_it || tensor->in != tensor->out)) memcpy(output_of(piece), from, bytes);
-        from += bytes;
+        struct coll_range at = coll_overlap(range, begin, bytes_of(piece));
+        char *packed = p->buffer + begin + at.begin;
+        bool has_it = has_data(p->x, &tensor->request);
+        bool in_place = tensor->request.kind == HVD_BROADCAST && tensor->in == tensor->out;
+        begin += bytes_of(piece);
+        if (!coll_length(at)) continue;
+        if (p->packs && has_it) memcpy(packed, input_of(piece) + at.begin, coll_length(at));
+        if (!p->packs && !(has_it && in_place))
+            memcpy(output_of(piece) + at.begin, packed, coll_length(at));
     }
 }
 
@@ -73,9 +81,12 @@ static int run_contiguous(struct executor *x, const struct batch *batch, struct 
         return run_collective(x, args, err);
     }
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
-    pack(x, batch, args->data);
+    struct packing packing = {x, batch, args->data, true};
+    struct coll_range all = {0, args->bytes};
+    coll_share(x->comm, args->bytes, all, move_range, &packing);
     HVD_TRY(run_collective(x, args, err));
-    unpack(x, batch, args->data);
+    packing.packs = false;
+    coll_share(x->comm, args->bytes, all, move_range, &packing);
     return HVD_OK;
 }
 

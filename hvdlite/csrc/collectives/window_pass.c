@@ -1,0 +1,64 @@
+#include "collectives/window_pass.h"
+
+/* A step of a pass: one stage of each of several rounds. */
+struct step {
+    const struct pass *p;
+    const struct stage *stages;
+    size_t n, number;
+    struct cursor *next; /* by stage: the position after the step */
+};
+
+/* Returns whether the stage has a round in the step. */
+static bool has_round(const struct step *s, size_t stage) {
+    return s->number >= stage && s->number - stage < s->p->rounds;
+}
+
+/* Does a thread's part of a step. */
+static void do_part(const void *arg, int part, int parts) {
+    const struct step *s = arg;
+    for (size_t i = 0; i < s->n; i++) {
+        struct cursor c = s->p->at[i];
+        if (!has_round(s, i)) continue;
+        s->stages[i].work(s->p, s->number - i, &c, part, parts);
+        if (part == 0) s->next[i] = c;
+    }
+}
+
+/* All threads share the stages of a step. The flags are checked only once per step, because sharing
+ * work among threads costs some microseconds each time. */
+static int do_together(struct pass *p, struct step s, hvd_error *err) {
+    struct cursor next[sizeof p->at / sizeof *p->at];
+    s.next = next;
+    for (size_t i = 0; i < s.n; i++)
+        if (has_round(&s, i)) HVD_TRY(s.stages[i].await(p, s.number - i, err));
+    helpers_run(comm_helpers(p->comm), do_part, &s);
+    for (size_t i = 0; i < s.n; i++) {
+        if (!has_round(&s, i)) continue;
+        p->at[i] = next[i];
+        s.stages[i].done(p, s.number - i);
+    }
+    return HVD_OK;
+}
+
+/* One thread does the stages of a step, so it can pack while other ranks are not ready yet. */
+static int do_alone(struct pass *p, struct step s, hvd_error *err) {
+    for (size_t i = 0; i < s.n; i++) {
+        if (!has_round(&s, i)) continue;
+        size_t round = s.number - i;
+        HVD_TRY(s.stages[i].await(p, round, err));
+        s.stages[i].work(p, round, &p->at[i], 0, 1);
+        s.stages[i].done(p, round);
+    }
+    return HVD_OK;
+}
+
+int pass_run(struct pass *p, const struct stage *stages, size_t n, size_t bytes, hvd_error *err) {
+    struct helpers *helpers = comm_helpers(p->comm);
+    int code = HVD_OK, parts = helpers_begin(helpers, bytes);
+    for (size_t step = 0; !code && step + 1 < p->rounds + n; step++)
+        code =
+            (parts > 1 ? do_together : do_alone)(p, (struct step){p, stages, n, step, NULL}, err);
+    helpers_end(helpers, parts);
+    if (!code) p->w->rounds += p->rounds;
+    return code;
+}
