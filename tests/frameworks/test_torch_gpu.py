@@ -48,7 +48,9 @@ def test_a_script_for_gpus_trains_as_one_process(gpus, optimizer, options, tmp_p
     losses = [float(loss) for loss in re.findall(r"LOSS \d \d (\S+)", ended.stdout)]
     assert losses == pytest.approx(of_one_process(optimizer), abs=2e-3 if options else 2e-6)
     calls = [int(number) for number in re.findall(r"CALLS OF NCCL (\d+)", ended.stdout)]
-    assert len(calls) == 2 and calls[0] == calls[1] and bool(calls[0]) == (gpus == "2")
+    # 8 steps, with a loss in each; broadcasts of parameters and states, and the trial call
+    assert len(calls) == 2 and calls[0] == calls[1]
+    assert calls[0] >= 2 * 8 + 4 if gpus == "2" else not calls[0]
     text = (
         "through memory of the host, because ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"
     )

@@ -37,8 +37,13 @@ class OnGpu(torch.Tensor):
     def grad(self, value):
         _GRAD.__set__(self, value)
 
-    def backward(self, *args, **kwargs):
-        torch.autograd.backward(self, *args, **kwargs)
+    def backward(self):
+        """Call the engine itself: autograd's function would run hooks on plain tensors."""
+        with torch._C.DisableTorchFunctionSubclass():
+            ones = torch.ones_like(self)
+        torch.autograd.graph._engine_run_backward(
+            (self,), (ones,), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
 
     def record_stream(self, stream):
         pass
