@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS = 210  # for all programs; `make test-gpu`, which also compiles, takes at most 4 minutes
+SECONDS = 195  # for all programs; `make test-gpu`, which also compiles, takes at most 4 minutes
 MOST = 90  # seconds that one program may take
 ENDING = 5  # seconds in which a program ends that was told to
 
