@@ -123,7 +123,7 @@ class Cluster:
         self.ssh = f"ssh -F {self.state}/ssh_config"
         self._rate, self._burst = rate, burst
         self._processes: List[subprocess.Popen] = []
-        # process ids of the first process in the namespaces of the switch and of each host
+        # process ids: of the first process of the switch, and of the first process of each host
         self._first: List[int] = []
         self._pids: Dict[str, int] = {}
         self._switch = 0  # process id of the first process of the switch

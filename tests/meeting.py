@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hvdlite import job
 
-TIMEOUT_SECONDS = 120  # limit of one test, after which the rank's process ends, and so the job
+TIMEOUT_SECONDS = 120  # a test that takes longer ends the rank's process, and with it the job
 # how long a rank whose test has failed waits for other ranks to finish the test
 MEETING_SECONDS = 10
 

@@ -91,7 +91,7 @@ def test_a_communicator_is_refused_in_a_job_without_mpi():
 WRONG = {
     "HVDLITE_TRANSPORT=udp": "HVDLITE_TRANSPORT is 'udp': expected tcp or mpi",
     "MASTER_PORT=70000": "MASTER_PORT is '70000': expected a port",
-    "MASTER_PORT=65535": "MASTER_PORT is the highest port number, but rank 0 needs a higher one",
+    "MASTER_PORT=65535": "MASTER_PORT is 65535, the highest port number, but rank 0 needs",
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
     "JAX_COORDINATOR_ADDRESS=node7": "the PORT of JAX_COORDINATOR_ADDRESS is 'node7': expected a",

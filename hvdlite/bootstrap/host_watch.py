@@ -43,7 +43,7 @@ class HostWatch:
             self._thread.start()
 
     def set_limit(self, limit: float) -> None:
-        """Set after how many seconds of silence a host counts as lost."""
+        """Set the number of seconds of silence after which a host counts as lost."""
         self._limit, self._since = limit, time.monotonic()
         self._pause = min(limit / LOOKS, _LONGEST_PAUSE)
         self._changed.set()  # wakes the thread, which may be in a longer pause

@@ -149,7 +149,7 @@ class Communicator:
         return self.comm.recv(source=rank, tag=_VALUE)
 
     def signal(self, tag: int, ranks: Sequence[int]) -> None:
-        """Send an empty message to each of these ranks except this one; wait for nothing."""
+        """Send an empty message to each of ``ranks`` except this rank; do not wait."""
         for rank in ranks:
             if rank != self.rank:
                 self.comm.Isend([None, 0, _mpi().BYTE], rank, tag).Free()

@@ -103,7 +103,8 @@ def _dumps(obj: Any) -> bytes:
         try:
             import cloudpickle
         except ImportError:
-            raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
+            remedy = "to send the object, run `pip install cloudpickle`"
+            raise ValueError(f"{error}: {remedy}") from error
         return cloudpickle.dumps(obj)
 
 

@@ -124,8 +124,8 @@ def first_host(hosts: str) -> str:
 def _ports(environ: Mapping[str, str], ports: Sequence[int], of: str = "") -> Tuple[int, ...]:
     if not ports and not environ.get(PORT):
         raise ValueError(
-            f"{of} is the highest port number, but rank 0 needs a higher one: lower {of}, or set "
-            f"{PORT}"
+            f"{of} is 65535, the highest port number, but rank 0 needs a port above {of}: lower "
+            f"{of}, or set {PORT}"
         )
     return (_number(environ, PORT),) if environ.get(PORT) else tuple(ports)
 

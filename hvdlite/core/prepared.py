@@ -61,7 +61,10 @@ def _unprepared(verb: str, begin: Callable, array, options: tuple, out, key: Opt
 
 
 def describe_call(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
-    """Return the arguments of a ``Prepared``; ``shape`` is the result's; None: the array's."""
+    """Return the arguments of a ``Prepared``.
+
+    shape: the result's shape; None: the shape of ``array``.
+    """
     name, process_set = options[0 if verb in ("allreduce", "reducescatter") else -2], options[-1]
     if verb in ("allreduce", "reducescatter"):
         members = reduction(options[1], options[2:4], process_set)

@@ -117,7 +117,7 @@ def _open_news() -> List[int]:
 
 
 def _pass_on(news: int) -> bool:
-    """Read names of lost hosts, and fail waits for their ranks; False: the agent has ended."""
+    """Read names of lost hosts; make waits for their ranks fail. False: the agent has ended."""
     data = os.read(news, 1 << 16)
     for host in data.splitlines():
         lib.hvd_lose_host(host)

@@ -104,7 +104,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     try:
         pickled = pickle.dumps(call)
     except (AttributeError, pickle.PicklingError) as error:
-        raise ValueError(f"{error}: to send it, run `pip install cloudpickle`") from error
+        raise ValueError(f"{error}: to send the function, run `pip install cloudpickle`") from error
     if function.__module__ == "__main__" and script is None:
         raise ValueError(
             f"{function.__name__} is defined in a notebook: "

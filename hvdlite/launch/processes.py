@@ -95,7 +95,7 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """HEIRS seconds after the backend's end, kill the holders of its pipes, such as ssh."""
+        """Kill what holds the backend's pipes, such as ssh, HEIRS seconds after it has ended."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:

@@ -28,7 +28,7 @@ class OpenPort(Acceptor):
         threading.Thread(target=self._run, name="hvdlite port", daemon=True).start()
 
     def present(self) -> Set[Peer]:
-        """Return purpose and number of each process that has connected and proved its identity."""
+        """Return the purpose and the number of each process that has proved its identity."""
         with self._changed:
             return set(self.peers)
 

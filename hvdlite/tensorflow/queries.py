@@ -34,7 +34,7 @@ def local_size_op(name: Optional[str] = None):
 
 
 def size_op(process_set_id: int = 0, name: Optional[str] = None):
-    """Return a tensor with the number of ranks of a process set, by default of the job."""
+    """Return a tensor with the number of ranks of a process set; the default is the whole job."""
     return _query(lambda: process_set_of(process_set_id).size(), name)
 
 

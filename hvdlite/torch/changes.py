@@ -67,8 +67,9 @@ class Changes:
         for param, name in self.waiting.items():
             if param.requires_grad and param.grad is not None:
                 raise RuntimeError(
-                    f"parameter '{name}' was added or unfrozen between synchronize() and step(): "
-                    "its gradient is this rank's own: add parameters before synchronize()"
+                    f"parameter '{name}' was added or unfrozen between synchronize() and step(), "
+                    "so its gradient was not averaged: add or unfreeze parameters before "
+                    "synchronize()"
                 )
 
     def begin(self) -> None:
@@ -114,7 +115,7 @@ class Changes:
         return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
-        """Raise an error that names a parameter in which ranks differ; without one, ``error``."""
+        """Raise an error that names a differing parameter; raise ``error`` if there is none."""
         if getattr(error, "kind", None) == MISMATCH:  # every rank gets this error
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error

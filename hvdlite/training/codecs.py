@@ -48,7 +48,10 @@ class Cast:
 
     @classmethod
     def compress(cls, tensor) -> Tuple[Any, Any]:
-        """Return the tensor in the smaller dtype, and its old dtype; do not cast other dtypes."""
+        """Return the tensor in the smaller dtype, and its old dtype.
+
+        A tensor whose dtype is not in ``wide`` is returned unchanged, with None.
+        """
         own = cls.dtype_of(tensor)
         return (cls.cast(tensor, cls.dtype), own) if own in cls.wide else (tensor, None)
 

@@ -58,7 +58,7 @@ class Reduction(NamedTuple):
             raise wrong("op", self.op, "hvdlite.Average, hvdlite.Sum or hvdlite.Adasum")
         if factor != 1 and self.op != Average:
             raise ValueError(
-                f"gradient_predivide_factor is {factor}: expected 1 with another op than Average"
+                f"gradient_predivide_factor is {factor}: expected 1, because op is not Average"
             )
         check_process_set(self.process_set).included()  # raises if the set is not registered
         check_compression(self.compression)

@@ -95,7 +95,7 @@ def averages(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
 def _lines_of(
     labels: Tuple[int, ...], names: Tuple[str, ...], sparse: Tuple[int, ...]
 ) -> Tuple[List[str], List[str]]:
-    """Return a line for each gradient, with names equal on all ranks; and with full names."""
+    """Return two lists of a line for each gradient: with relative names, and with full names."""
 
     def lines(of_all: Sequence[str]) -> List[str]:
         found = [f"gradient of variable {i}{f' ({of_all[i]})' if names else ''}" for i in labels]

@@ -92,9 +92,11 @@ TEST(test_all_kinds_on_one_host_have_the_same_bits_with_any_number_of_threads) {
     for (int size = 1; size <= 4; size++) ranks_run_on_window(size, compare, NULL);
 }
 
-TEST(test_messages_have_the_same_bits_with_any_number_of_threads) { ranks_run(3, compare, NULL); }
+TEST(test_results_over_messages_have_the_same_bits_with_any_number_of_threads) {
+    ranks_run(3, compare, NULL);
+}
 
-TEST(test_hosts_have_the_same_bits_with_any_number_of_threads) {
+TEST(test_results_of_several_hosts_have_the_same_bits_with_any_number_of_threads) {
     static const int LOWEST[][4] = {{0, 1, 1, 0}, {0, 0, 2, 2}};
     static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1); /* large data goes in slices */
     for (int i = 0; i < 2; i++) {

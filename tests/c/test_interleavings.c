@@ -279,7 +279,7 @@ static long search_window(int ranks, int values, int most) {
     return orders;
 }
 
-TEST(test_no_slot_is_written_before_all_ranks_have_read_it) {
+TEST(test_no_slot_is_overwritten_before_all_ranks_have_read_it) {
     printf("window: %ld orders, ", search_window(2, FEW, CHECK_SLOW ? 1 : 2));
     printf("%ld of three ranks, ", search_window(3, FEW, 1));
     printf("%ld of calls in rounds\n", search_window(2, MANY, CHECK_SLOW ? 0 : 1));

@@ -32,8 +32,8 @@ static bool allowed(int dtype, struct scaling how) {
     return op_takes(how.op, dtype);
 }
 
-/* Combines the samples of all ranks as an algorithm does; widens scaled samples first. The memory
- * is aligned only to an element and has no spare bytes. */
+/* Combines the samples of all ranks with the kernels, as a collective algorithm does; widens scaled
+ * samples first. The memory is aligned only to an element and has no spare bytes. */
 static void reduce_samples(int dtype, int ranks, struct scaling how, size_t n, void *out) {
     const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op);
     OWNED unsigned char *in = room(k->size * (n + 1)), *wide = room(k->wide * (n + 1) * 2);

@@ -214,8 +214,8 @@ struct how {
     enum fate fate;
 };
 
-/* Rank 1's engine does not start in a group that all ranks have opened; its messages arrive
- * first. */
+/* All ranks have opened a group, but rank 1 closes it without starting an engine. The other ranks
+ * get rank 1's messages before the error. */
 static void close_a_group(struct ranks *ranks, int rank, void *arg) {
     const struct how *how = arg;
     struct transport *t = rank_transport(ranks, rank), *group = open_among_all(t, how->window);

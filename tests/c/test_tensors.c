@@ -187,7 +187,7 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
              "of rows");
     t.request.dims[0] = 5;
     t.nsplits = 9;
-    check_is(&t, HVD_INVALID, "expected 3 splits, one a rank, got 9");
+    check_is(&t, HVD_INVALID, "expected 3 splits, one for each rank, got 9");
     t.nsplits = 3;
     splits[2] = -1;
     check_is(&t, HVD_INVALID, "splits[2] is negative");

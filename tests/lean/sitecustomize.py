@@ -18,7 +18,7 @@ IMPORTERS = ("mxnet", "tensorflow", "keras")
 CHANGED = ("mxnet.base", "torch._compile", "torch.optim.optimizer")
 LEFT_OUT = ("scipy", "sklearn", "matplotlib", "jax")
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    LEFT_OUT = ()  # PyTorch looks for these libraries, and JAX is one of them
+    LEFT_OUT = ()  # the backend torch looks for these libraries; the backend jax is one of them
 if os.environ.get("HVDLITE_TEST_WITHOUT_MPI"):
     sys.modules["mpi4py"] = None  # makes mpi4py seem not installed
 

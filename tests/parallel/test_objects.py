@@ -108,7 +108,7 @@ def test_lambdas_are_sent_with_cloudpickle(rank, size):
 
 def test_the_error_for_a_lambda_asks_to_install_cloudpickle(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(ValueError, match="to send it, run `pip install cloudpickle`"):
+    with pytest.raises(ValueError, match="to send the object, run `pip install cloudpickle`"):
         hvd.allgather_object(lambda: None)
 
 

@@ -1,9 +1,10 @@
 /* The memory of a place in the window.
  *
  * On each rank a place has a head, then room for two inputs. The head has a cache line for the word
- * of fast_round.h (only local rank 0's word is used), and a line for the last round with sums. In
- * an alltoall with splits, each rank's splits are at the end of the room for its first input. Only
- * the thread that has taken the place calls the functions. */
+ * of fast_round.h (only local rank 0's word is used), and a line for the number of the last round
+ * of which this rank has written its sums. In an alltoall with splits, each rank's splits are at
+ * the end of the room for its first input. Only the thread that has taken the place calls the
+ * functions. */
 #ifndef HVDLITE_ENGINE_FAST_ROOM_H
 #define HVDLITE_ENGINE_FAST_ROOM_H
 

@@ -113,7 +113,7 @@ bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd
 void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
     hvd_error why;
     error_set(&why, HVD_STALLED,
-              "tensor '%s': rank %d no longer sends it, because rank %d received it too late. To "
+              "tensor '%s': rank %d no longer sends it, because rank %d called recv too late. To "
               "wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
               tensor->request.name, transport_job_rank(p->t, from),
               transport_job_rank(p->t, p->t->at.rank));

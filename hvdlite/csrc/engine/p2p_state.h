@@ -38,7 +38,7 @@ enum p2p_type {
      * follows in the message */
     P2P_PIECE,
     P2P_READ,     /* The receiver has read the send's data: asks whether the send is under way. */
-    P2P_DONE,     /* the answer: the send was under way, and has ended */
+    P2P_DONE,     /* the answer: during the read the send was under way; it has ended now */
     P2P_FREE,     /* code: 1 + a slot that is free again */
     P2P_REFUSE,   /* the send fails with this code and text */
     P2P_WITHDRAW, /* the send has failed, because it had waited too long: so must its receive */

@@ -20,8 +20,9 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
     int64_t left = request_rows(r);
     if (!tensor->splits) return check_even(r, size, err);
     if (tensor->nsplits != (size_t)size)
-        return error_set(err, HVD_INVALID, "tensor '%s': expected %d splits, one a rank, got %zu",
-                         r->name, size, tensor->nsplits);
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': expected %d splits, one for each rank, got %zu", r->name,
+                         size, tensor->nsplits);
     for (int to = 0; to < size; to++) {
         int64_t rows = tensor->splits[to];
         if (rows < 0 || rows > left)

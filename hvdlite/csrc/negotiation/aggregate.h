@@ -46,7 +46,8 @@ double aggregate_sleep(const struct aggregate *a, double now, double longest);
 /* Records that the coordinator has decided the tensor: later reports belong to the tensor's next
  * use. */
 void aggregate_decided(struct aggregate *a, uint64_t id);
-/* Records that all ranks have joined, so all ranks submit again. */
+/* Records that every rank has called join(): the join has ended, and all ranks submit tensors
+ * again. */
 void aggregate_joined(struct aggregate *a);
 
 #endif

@@ -100,8 +100,9 @@ static int open_address(const char *address, size_t bytes, int *fd, hvd_error *e
         return HVD_OK;
     close(*fd);
     return error_set(err, HVD_NO_MEMORY,
-                     "%s is not the %zu bytes of memory that another rank shares: run the ranks of "
-                     "a host in one container, or let their containers share process ids",
+                     "%s is another file than the %zu bytes of memory that another rank shares: "
+                     "run the ranks of a host in one container, or let their containers share a "
+                     "PID namespace",
                      address, bytes);
 }
 

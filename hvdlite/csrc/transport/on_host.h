@@ -21,7 +21,8 @@ struct on_host {
     struct host host; /* zeroed: this host has no window */
     /* `doorbell` points into the window or to own_doorbell */
     struct doorbell own_doorbell, *doorbell;
-    int file; /* the memory that this rank, a leader, shares with its host; else -1 */
+    /* if this rank is its host's leader: the file of the memory that it shares; else -1 */
+    int file;
     /* The threads of `life` and `nudges` ring the doorbell. */
     struct card *cards; /* array by rank */
     /* NULL: this host has no other rank, or the kernel can't report deaths */

@@ -59,8 +59,8 @@ transport_opener transport_tcp_open_among;
 
 struct local_hub;
 
-/* per_host: number of consecutive ranks that count as one host; 0: all ranks. NULL: memory is
- * short. */
+/* per_host: number of consecutive ranks that count as one host; 0: all ranks. Returns
+ * NULL if memory is short. */
 struct local_hub *local_hub_new(int size, int per_host);
 /* lowest: array by rank, the lowest rank of the rank's host. */
 struct local_hub *local_hub_on(int size, const int *lowest);

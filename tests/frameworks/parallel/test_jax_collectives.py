@@ -75,7 +75,7 @@ def test_a_pytree_is_reduced_in_one_operation(how, rank, size):
 
 @pytest.mark.parametrize("verb", ["allreduce", "broadcast", "alltoall"])
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "bool"])
-def test_results_outside_of_programs_are_not_copied(verb, dtype, monkeypatch):
+def test_results_of_collectives_outside_of_jit_are_not_copied(verb, dtype, monkeypatch):
     rooms, room_for = [], ops._room_for
     monkeypatch.setattr(ops, "_room_for", lambda array: rooms.append(room_for(array)) or rooms[-1])
     how = {"op": hvd.Max if dtype == "bool" else hvd.Sum} if verb == "allreduce" else {}

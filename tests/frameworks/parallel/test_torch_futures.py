@@ -108,7 +108,7 @@ def test_a_callback_that_raises_fails_only_its_own_future(groups):
             after.wait()
 
 
-def test_waiting_for_the_parents_call_in_a_forked_child_is_an_error(groups, several):
+def test_a_forked_child_that_waits_for_its_parents_call_gets_an_error(groups, several):
     if dist.get_rank() == 0:
         work = start(groups[0], torch.ones(3))
         child = os.fork()
