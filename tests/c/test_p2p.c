@@ -268,6 +268,13 @@ ENGINES_TEST(test_a_send_to_a_wrong_rank_is_refused, ranks_run, 2, 2) {
     work_free(&l);
 }
 
+ENGINES_TEST(test_a_rank_without_others_receives_from_no_rank, ranks_run, 1, 1) {
+    struct work l;
+    CHECK_INT(letter_start(&l, me, HVD_RECV, P2P_ANY, "x", 0, 1), HVD_INVALID);
+    CHECK_HAS(ERR->text, "no other rank");
+    work_free(&l);
+}
+
 /* Rank 1 submits after the warning has appeared in rank 0's flight recorder. */
 ENGINES_BY(late_main, arg, config.flight = ((struct flight **)arg)[rank];
            config.options.stall_warning = 0.05) {

@@ -189,6 +189,23 @@ TEST(test_a_late_send_matches_a_receive_after_one_from_any_rank_has_failed) {
     job_end(&j);
 }
 
+TEST(test_a_receive_from_any_rank_prefers_a_send_that_still_waits) {
+    struct job j;
+    OWN(note_free) struct note given_up, sent, first, next;
+    job_begin(&j, false);
+    post(&j, &given_up, 2, HVD_SEND, 1, 4, 3);
+    look(&j, 2, 1e9);
+    check_stalled(&given_up, 1);
+    post(&j, &sent, 0, HVD_SEND, 1, 4, 7);
+    run(&j);
+    post(&j, &first, 1, HVD_RECV, P2P_ANY, 4, 0);
+    post(&j, &next, 1, HVD_RECV, P2P_ANY, 4, 0);
+    run(&j);
+    check_got(&first, 7);
+    check_stalled(&next, 1);
+    job_end(&j);
+}
+
 /* The younger receive must not fail first: rank 0's next tensor matches the older one. */
 TEST(test_a_receive_does_not_fail_before_an_older_one_from_any_rank) {
     struct job j;

@@ -34,6 +34,11 @@ bool p2p_is(const struct request *r) { return r->kind == HVD_SEND || r->kind == 
 int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err) {
     struct request rest = *r;
     bool any = r->kind == HVD_RECV && r->root == P2P_ANY;
+    if (any && at->size == 1)
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': rank %d can't receive from any rank: the process set has no "
+                         "other rank",
+                         r->name, at->rank);
     if (!any && (r->root < 0 || r->root >= at->size || r->root == at->rank))
         return error_set(
             err, HVD_INVALID,
