@@ -212,7 +212,8 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     char list[700] = "", value[160], other[160];
     size_t used = 0;
     bool *listed = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
-    for (int i = 0; listed && alike && i < p->size; i++) {
+    /* ends when the list is full, because p different values need p^2 comparisons */
+    for (int i = 0; listed && alike && i < p->size && used + 1 < sizeof list; i++) {
         if (listed[i] || !p->submitted[i]) continue;
         own_text(p, i, field, value, sizeof value);
         for (int j = 0; j < p->size; j++) {
