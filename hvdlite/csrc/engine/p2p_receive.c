@@ -129,25 +129,24 @@ static int send_hello(struct p2p *p, int from, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Fails the receive and returns true, if a send that fits it was withdrawn. */
-static bool fails_withdrawn(struct p2p *p, struct tensor *tensor) {
-    int from = p2p_take_failed(&p->withdrawn, tensor->request.root, tensor->request.name);
+/* Fails the receive and returns true, if a send from this rank that fits it was withdrawn. */
+static bool fails_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
+    from = p2p_take_failed(&p->withdrawn, from, tensor->request.name);
     if (from != P2P_NOBODY) p2p_fail_withdrawn(p, tensor, from);
     return from != P2P_NOBODY;
 }
 
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
-    /* A receive from any rank first takes an offer of a rank that still sends. */
-    if (from != P2P_ANY && fails_withdrawn(p, tensor)) return HVD_OK;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
         if (!p2p_is_match(from, tensor->request.name, o)) continue;
+        if (fails_withdrawn(p, tensor, o->from)) return HVD_OK; /* this send was before the offer */
         *at = o->next;
         int code = accept_offer(p, tensor, o, err);
         free(o);
         return code;
     }
-    if (from == P2P_ANY && fails_withdrawn(p, tensor)) return HVD_OK;
+    if (fails_withdrawn(p, tensor, from)) return HVD_OK;
     if (from == P2P_ANY ? all_left(p) : p->peers[from].left) {
         /* for a receive from any rank, blames one of the ranks that have left */
         fail_left(p, tensor, from == P2P_ANY ? p->t->at.rank == 0 : from);
