@@ -51,6 +51,16 @@ def test_results_have_the_same_bits_with_any_number_of_threads():
     assert digests[0] == digests[1] == digests[2]
 
 
+def test_two_ranks_on_two_cores_have_no_helper_threads():
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, sorted(cores)[:2])
+        found = results(ended(2, "bits", env={"HVDLITE_THREADS_BYTES": "65536"}))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert [found[rank]["helpers"] for rank in range(2)] == [0, 0]
+
+
 def test_results_have_the_same_bits_in_teams():
     found = [results(ended(4, "bits", env={"HVDLITE_TEAM_RANKS": team})) for team in ("1", "2")]
     digests = [{of_rank["digest"] for of_rank in each.values()} for each in found]
@@ -95,7 +105,7 @@ WRONG = {
     "WORLD_SIZE=two": "WORLD_SIZE is 'two': expected a whole number",
     "RANK=2": "torchrun: RANK=2, WORLD_SIZE=2: expected a rank below the number of ranks",
     "JAX_COORDINATOR_ADDRESS=node7": "the PORT of JAX_COORDINATOR_ADDRESS is 'node7': expected a",
-    "JAX_COORDINATOR_ADDRESS=[::1]:65535": "the PORT of JAX_COORDINATOR_ADDRESS is the highest",
+    "JAX_COORDINATOR_ADDRESS=[::1]:65535": "the PORT of JAX_COORDINATOR_ADDRESS is 65535, the",
     "JAX_COORDINATOR_ADDRESS=n:9": "JAX: JAX_PROCESS_ID=2, JAX_NUM_PROCESSES=2: expected a rank",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",

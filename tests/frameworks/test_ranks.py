@@ -103,6 +103,10 @@ def test_files_of_a_framework_pass_on_several_ranks(framework, ranks):
     passed(framework, ranks, only[ranks])
 
 
+def test_gpu_tensors_are_delegated_to_gloo_on_4_ranks():
+    passed("torch", 4, ["tests/frameworks/parallel/test_torch_delegate.py"])
+
+
 @pytest.mark.parametrize("ranks", [1, 4])  # 4: a mesh of 2 x 2 ranks
 def test_jax_files_pass_on_several_ranks(ranks):
     passed("jax", ranks)
