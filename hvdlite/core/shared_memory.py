@@ -39,12 +39,18 @@ class SharedMemory:
         return None if region == ffi.NULL else cls(region, capacity)
 
     def take(self, nbytes: int) -> Optional[np.ndarray]:
-        """Return the next ``nbytes`` bytes; None if too few are left, or after :func:`join`."""
+        """Return the next ``nbytes`` bytes, zeros; None if too few are left, or after :func:`join`.
+
+        This rank writes the zeros before another rank maps the memory: so the pages are on this
+        rank's NUMA node, and huge pages are possible.
+        """
         start = self.used
         if self._region is None or nbytes > self._capacity - start - _ALIGNMENT:
             return None
         self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return self._bytes[start : start + nbytes]
+        room = self._bytes[start : start + nbytes]
+        room.fill(0)
+        return room
 
     def _address(self) -> bytes:
         address = ffi.new("char[]", lib.HVD_REGION_ADDRESS)
@@ -83,8 +89,6 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
-    if room is not None:
-        room.fill(0)  # makes the pages exist, because only then they become huge pages
     return room if join(memory, owner) else None
 
 

@@ -1,6 +1,8 @@
 """Gradients in shared memory: training stays bitwise equal; errors if they can't be shared."""
 
+import ctypes
 import gc
+import mmap
 import os
 
 import mxnet as mx
@@ -12,6 +14,7 @@ from trained import assert_close, assert_equal_on_all_ranks, one_step, trained_w
 from versions import no_sparse_gluon
 
 import hvdlite as hvd
+from hvdlite.core.shared_memory import SharedMemory
 from hvdlite.mxnet.zero_copy import is_shared
 
 STEPS = 5
@@ -180,6 +183,20 @@ def test_shared_memory_is_freed_with_the_net(shares):
     gc.collect()
     mx.nd.waitall()
     assert mapped() == before
+
+
+def test_the_pages_of_memory_to_share_exist_before_other_ranks_map_it():
+    """Otherwise the pages would be on the NUMA node of the first rank that maps them."""
+    memory = SharedMemory.reserve(1 << 20)
+    if memory is None:
+        pytest.skip("needs shared memory")
+    room = memory.take(1 << 20)
+    begin = -(-room.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = (room.ctypes.data + room.nbytes - begin) // mmap.PAGESIZE
+    there = (ctypes.c_ubyte * pages)()
+    length = ctypes.c_size_t(pages * mmap.PAGESIZE)
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(begin), length, there) == 0
+    assert all(page & 1 for page in there)
 
 
 @no_sparse_gluon
