@@ -103,7 +103,11 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
     if not reason:
         store = new_store(rank, size, name, process_set)
         mover = Mover(device, GROUPS[device.type](store, rank, size))
-        refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
+        try:
+            refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
+        except BaseException:
+            mover.close()
+            raise
         reason = next((f"NCCL refuses: {each}" for each in refusals if each), "")
         if not reason:
             mover.run()
