@@ -72,7 +72,7 @@ def test_training_equals_one_process_on_the_joined_batch(kind, how, size, report
 @trainers_that(lambda kind: "gradient_predivide_factor" in kind.takes)
 def test_a_predivide_factor_is_refused_if_op_is_not_average(kind, rank):
     """test_wrong_arguments.py tests the other arguments that trainers refuse."""
-    with pytest.raises(ValueError, match="expected 1 with another op"):
+    with pytest.raises(ValueError, match="expected 1, because op is not"):
         trainer = kind(start_weights(), gradient_predivide_factor=2.0, op=hvd.Sum)
         trainer.train(batch_of(rank, 0))
 
