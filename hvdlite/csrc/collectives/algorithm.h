@@ -59,6 +59,7 @@ typedef void coll_work(const void *arg, struct coll_range range);
  * share the range in parts that begin at cache lines, counted from the range's beginning. */
 void coll_share(const struct comm *comm, size_t bytes, struct coll_range range, coll_work *work,
                 const void *arg);
+/* Copies `bytes`; the threads share a large copy. */
 void coll_copy(const struct comm *comm, void *to, const void *from, size_t bytes);
 
 /* Returns the range of a chunk that lies in one tensor. The tensor has `bytes` and begins at offset

@@ -140,7 +140,8 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
         if (!p2p_is_match(from, tensor->request.name, o)) continue;
-        if (fails_withdrawn(p, tensor, o->from)) return HVD_OK; /* this send was before the offer */
+        /* the withdrawn send came before the offer */
+        if (fails_withdrawn(p, tensor, o->from)) return HVD_OK;
         *at = o->next;
         int code = accept_offer(p, tensor, o, err);
         free(o);
