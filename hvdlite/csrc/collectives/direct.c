@@ -79,8 +79,8 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Calls `take` for each block of a range of all tensors in a row. bytes: how much the calls read, on
- * all ranks of the host together. */
+/* Calls `take` for each block of a range of all tensors in a row. bytes: how much the calls read,
+ * on all ranks of the host together. */
 static void each_block(const struct direct *d, size_t bytes, struct coll_range range,
                        take_block *take) {
     coll_share(d->host, bytes, range, take_range, &(struct blocks){d, take});
