@@ -192,7 +192,7 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
     assert text in job.output, job.output
-    assert job.status == (status or job.status) != 0  # two ranks that abort at once crash prterun
+    assert job.status == (status or job.status) != 0  # Open MPI's prterun crashes rarely
     if carrier == "tcp":  # MPI ends the others when one fails
         assert job.output.count("script has ended without calling init()\n") >= 2
     assert not job.results()

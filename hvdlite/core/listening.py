@@ -95,9 +95,14 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
     return found
 
 
+def has_fault_tolerance(environ: Mapping[str, str]) -> bool:
+    """Return True if Open MPI lets a job go on after one of its processes has died."""
+    return environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
+
+
 def _needless(environ: Mapping[str, str], shares_memory: bool) -> tuple[str, ...]:
     """Return the components of Open MPI that no rank needs to reach another rank."""
-    if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true"):
+    if has_fault_tolerance(environ):
         return ()
     size = environ.get(OPEN_MPI.size)
     if size is None:

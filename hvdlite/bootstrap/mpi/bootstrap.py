@@ -51,7 +51,7 @@ class MPIBootstrap(Bootstrap):
         life.end_by(until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        mpi.abort(code)
+        life.end_all(code)
 
 
 class MPIMembership(Membership):

@@ -1,11 +1,13 @@
 """Begins and ends MPI in this process."""
 
 import contextlib
+import os
 import time
 from typing import Iterator, Optional, Sequence, Tuple
 
 from hvdlite.bootstrap.mpi.loading import forget_confined
 from hvdlite.core import mpi
+from hvdlite.core.listening import has_fault_tolerance
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError, ffi, lib
 from hvdlite.exit import forks
@@ -81,3 +83,15 @@ def limit_call(
         yield
     finally:
         lib.hvd_limit_lift(limit)
+
+
+def end_all(code: int) -> None:
+    """End all processes that were started together.
+
+    Open MPI 5's launcher ends the other processes if this process ends without MPI_Finalize.
+    MPI_Abort would crash or hang that launcher if another process waits in MPI_Finalize. A job
+    with MPI's fault tolerance goes on after the end of one process, and needs MPI_Abort.
+    """
+    if os.environ.get("PRTE_LAUNCHED") and not has_fault_tolerance(os.environ):
+        os._exit(code)
+    mpi.abort(code)
