@@ -5,6 +5,8 @@
 #include "shm/flight.h"
 #include "shm/shmem.h"
 
+#include <fcntl.h>
+
 enum { WRITERS = 3, ROUNDS = 20000 };
 
 static struct flight *opened(void) {
@@ -140,6 +142,21 @@ FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_bell) {
     CHECK_INT(read(ends[0], heard, sizeof heard - 1), 18);
     CHECK_TEXT(heard, "?2 2 7 9\n?0 2 7 9\n");
     flight_set_bell(f, -1, "");
+    close(ends[0]);
+    close(ends[1]);
+}
+
+FLIGHT_TEST(test_a_bell_rings_again_after_its_pipe_was_full) {
+    int ends[2];
+    char heard[4096];
+    REQUIRE(pipe(ends) == 0);
+    for (int i = 0; i < 2; i++) fcntl(ends[i], F_SETFL, O_NONBLOCK);
+    while (write(ends[1], "!", 1) == 1) continue;
+    flight_set_bell(f, ends[1], "!12\n");
+    flight_trouble(f, "nobody has read the last reports", false);
+    while (read(ends[0], heard, sizeof heard) > 0) continue;
+    flight_trouble(f, "tensor 'x' has waited", false);
+    CHECK_INT(read(ends[0], heard, sizeof heard), 4);
     close(ends[0]);
     close(ends[1]);
 }

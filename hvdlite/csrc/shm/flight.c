@@ -4,6 +4,7 @@
 #include "shm/life.h"
 #include "shm/shmem.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,13 +263,19 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now) {
 
 /* ---- troubles ---- */
 
+/* A full pipe loses this text only; after any other error nobody listens any more. */
+static void ring(struct flight *f, const char *text, size_t size) {
+    if (f->bell < 0 || write(f->bell, text, size) >= 0) return;
+    if (errno != EAGAIN && errno != EINTR) f->bell = -1;
+}
+
 void flight_trouble(struct flight *f, const char *text, bool failed) {
     if (!f) return;
     mutex_lock(&f->mutex);
     snprintf(f->memory->trouble, sizeof f->memory->trouble, "%s", text);
     f->memory->failed = failed;
     atomic_fetch_add(&f->memory->troubles, 1);
-    if (f->bell >= 0 && write(f->bell, f->word, strlen(f->word)) < 0) f->bell = -1;
+    ring(f, f->word, strlen(f->word));
     mutex_unlock(&f->mutex);
 }
 
@@ -282,7 +289,7 @@ void flight_blame(struct flight *f, const hvd_error *error) {
         used += snprintf(line + used, sizeof line - (size_t)used, " %d", error->blamed[i]);
     line[used] = '\n';
     mutex_lock(&f->mutex);
-    if (f->bell >= 0 && write(f->bell, line, (size_t)used + 1) < 0) f->bell = -1;
+    ring(f, line, (size_t)used + 1);
     mutex_unlock(&f->mutex);
 }
 
