@@ -123,7 +123,9 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
 }
 
 bool transport_find_dead(const struct transport *t, hvd_error *cause) {
-    /* PATIENCE must be longer than GRACE of shm/life.c, after which an end is reported */
+    /* Longer than GRACE of shm/life.c, after which an end is reported. If several ranks die one
+     * after another, the report comes later, at the latest after GRACES of these times. This rank's
+     * error then names the broken transfer. */
     static const double PATIENCE = 50e-3, LOOK = 1e-3;
     for (double until = clock_now() + PATIENCE; clock_now() < until; clock_nap(LOOK))
         if (transport_check_life(t, cause)) return true;
