@@ -19,7 +19,7 @@ static struct {
     struct context *current; /* the only pointer to the process's context */
     uint64_t jobs;           /* number of jobs opened so far; guarded by `lock` */
     atomic_int writers;      /* number of threads that wait for the write lock */
-    struct mutex failing;    /* guards `failures` */
+    struct mutex failing;    /* guards the next two fields */
     bool watches_forks;      /* mark_child is registered; it renews `failing` */
     struct failures failures;
     struct stacks stacks;
@@ -100,11 +100,19 @@ static void mark_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
     atomic_store(&process.writers, 0);
-    if (!process.current || process.current->forked)
-        return; /* called again, because each hvd_init registers this function */
+    if (!process.current || process.current->forked) return; /* forked: a child of a child */
     process.current->forked = true;
     transport_forked(process.current->job.world);
     timeline_forked(&process.current->job.timeline);
+}
+
+/* Registers mark_child once, because the C library keeps every registration. */
+static int watch_forks(hvd_error *err) {
+    mutex_lock(&process.failing);
+    int code = process.watches_forks ? HVD_OK : fork_watch(mark_child, err);
+    process.watches_forks = !code;
+    mutex_unlock(&process.failing);
+    return code;
 }
 
 static void context_free(struct context *c) {
@@ -129,7 +137,7 @@ int context_open(struct bootstrap *bootstrap, hvd_error *err) {
         process.current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
     struct context *c = code ? NULL : calloc(1, sizeof *c);
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
-    if (!code) code = fork_watch(mark_child, err); /* registering it again is harmless */
+    if (!code) code = watch_forks(err);
     if (!code) c->job.config.give_up = give_up;
     if (!code) code = job_open(&c->job, bootstrap, err);
     if (!code) {
@@ -194,9 +202,8 @@ struct group *context_take_group(int id) {
 
 /* Uses the lock `failing`, because other threads or the caller may hold `lock` for HVD_WAIT_MS. */
 struct failures *context_lock_failures(void) {
+    watch_forks(&(hvd_error){0}); /* no job may have been opened yet */
     mutex_lock(&process.failing);
-    /* mark_child may not be registered yet, because no job has been opened */
-    if (!process.watches_forks) process.watches_forks = !fork_watch(mark_child, &(hvd_error){0});
     return &process.failures;
 }
 
