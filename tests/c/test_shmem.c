@@ -60,6 +60,25 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     release_from(parts, 0);
 }
 
+/* After a rank could not attach every part, it detaches all of them. */
+TEST(test_a_detached_part_is_not_mapped_but_keeps_its_addresses) {
+    struct part parts[N];
+    int ends[2];
+    OWNED unsigned char *there = room(BYTES / 4096);
+    if (!reserve_all(parts)) return;
+    REQUIRE(pipe(ends) == 0);
+    attach_all(parts);
+    char *other = part_of(&parts[0], 1);
+    CHECK_INT(write(ends[1], other, 1), 1);
+    shmem_detach(other, BYTES);
+    CHECK_INT(write(ends[1], other, 1), -1);
+    CHECK_INT(mincore(other, BYTES, there), 0); /* fails if other memory could be mapped there */
+    part_of(&parts[0], 0)[0] = 1;
+    CHECK_INT(part_of(&parts[2], 0)[0], 1);
+    for (int i = 0; i < 2; i++) close(ends[i]);
+    release_from(parts, 0);
+}
+
 /* Ranks that have attached a part keep it after its maker has ended; other processes can't attach
  * it any more. */
 TEST(test_a_part_outlives_the_rank_that_made_it) {

@@ -106,11 +106,15 @@ void hvd_region_address(hvd_region *r, uint64_t used, char address[HVD_REGION_AD
 
 int hvd_region_join(hvd_region *r, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err) {
-    for (int i = 0; i < r->region.n; i++)
+    int code = HVD_OK;
+    for (int i = 0; i < r->region.n && !code; i++)
         if (i != r->region.self)
-            HVD_TRY(shmem_attach(region_part(&r->region, i), bytes_used(r, i, used[i]),
-                                 addresses[i], err));
-    HVD_TRY(context_enter(err));
+            code = shmem_attach(region_part(&r->region, i), bytes_used(r, i, used[i]), addresses[i],
+                                err);
+    if (!code) code = context_enter(err);
+    for (int i = 0; i < r->region.n && code; i++)
+        if (i != r->region.self) shmem_detach(region_part(&r->region, i), r->region.stride);
+    if (code) return code;
     r->region.id = id;
     engine_add_region(context_world()->engine, &r->region);
     context_leave();

@@ -30,9 +30,10 @@ static bool map_part(void *part, size_t bytes, int fd, int populate) {
                 offset_in_file(part)) != MAP_FAILED;
 }
 
+enum { NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
+
 /* Reserves address space for `bytes`, aligned to a large page. */
 static void *reserve_space(size_t bytes) {
-    const int NOTHING = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     const size_t PAGE = (size_t)sysconf(_SC_PAGESIZE);
     /* rounded up to whole pages, so that the munmap of the rest starts at a page */
     bytes += (PAGE - bytes % PAGE) % PAGE;
@@ -116,6 +117,10 @@ int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err) 
                                strerror(errno));
     close(fd);
     return code;
+}
+
+void shmem_detach(void *part, size_t bytes) {
+    mmap(part, bytes, PROT_NONE, NOTHING | MAP_FIXED, -1, 0);
 }
 
 int shmem_make(size_t bytes, int *fd, hvd_error *err) {

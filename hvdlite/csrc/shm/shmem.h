@@ -26,6 +26,8 @@ void shmem_collapse(void *part, size_t bytes);
 size_t shmem_whole_pages(const void *part, size_t bytes);
 /* Maps the first `bytes` of another process's part at `part`. */
 int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err);
+/* Unmaps another process's part; its address space stays reserved. */
+void shmem_detach(void *part, size_t bytes);
 /* Makes zeroed memory without a name, not yet mapped into this process. */
 int shmem_make(size_t bytes, int *fd, hvd_error *err);
 /* Maps the first `bytes` of such memory at any address. If not `shared`, this process's writes stay
