@@ -72,3 +72,40 @@ TEST(test_a_rank_without_memory_for_splits_fails_the_tensor_on_all_ranks) {
     CHECK_HAS(texts[0], "tensor 'pairs': no data from rank 2: no memory for its splits");
     for (int i = 1; i < 3; i++) CHECK_TEXT(texts[i], texts[0]);
 }
+
+/* ---- groups over sockets ---- */
+
+static _Thread_local bool refuses;
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void *__libc_calloc(size_t, size_t);
+
+/* Refuses this thread's memory, if the test asks for it. */
+void *calloc(size_t n, size_t bytes) { return refuses ? NULL : __libc_calloc(n, bytes); }
+#endif
+
+/* Rank 1 has no descriptor left to open a group, or no memory, and tells the other ranks. */
+static void lack(struct ranks *ranks, int rank, void *memory) {
+    static const int ALL[] = {0, 1, 2};
+    struct transport *t = rank_transport(ranks, rank), *group = NULL;
+    struct rlimit old;
+    hvd_error err = {0};
+    if (rank == 1) {
+        getrlimit(RLIMIT_NOFILE, &old);
+        if (!memory) setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = old.rlim_max});
+        refuses = memory;
+        FAILS(sockets_group(&group, t, ALL, 3, 5, false, ERR), HVD_NO_MEMORY);
+        refuses = false;
+        setrlimit(RLIMIT_NOFILE, &old);
+    }
+    ranks_meet(ranks);
+    if (rank == 1) return;
+    CHECK_CODE(sockets_group(&group, t, ALL, 3, 5, false, &err), HVD_RANK_LEFT, err);
+    CHECK(err.nblamed == 1 && err.blamed[0] == 1);
+}
+
+TEST(test_a_group_that_one_rank_cannot_open_fails) {
+    static const int APART[] = {0, 1, 2};
+    ranks_run_by(0, 3, hub_on(3, APART, false), lack, NULL);
+    if (!CHECK_SLOW) ranks_run_by(0, 3, hub_on(3, APART, false), lack, "of memory");
+}

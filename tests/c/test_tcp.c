@@ -176,7 +176,7 @@ TEST(test_after_an_abandoned_frame_the_stream_goes_on) {
 }
 
 static void send_text(struct channel *c, const char *text) {
-    OK(channel_send(c, FRAME_MESSAGE, 1 - c->net->rank, text, strlen(text) + 1, ERR));
+    OK(channel_send(c, 1 - c->net->rank, text, strlen(text) + 1, ERR));
 }
 
 static void check_text(struct channel *c, const char *text) {
@@ -207,7 +207,7 @@ ENDS_TEST(test_frames_for_a_group_that_is_not_open_yet_are_kept, 0) {
     send_text(c[0], "late"); /* its group is closed */
     send_text(e->channel[0], "after it");
     check_text(e->channel[1], "after it");
-    OK(channel_send(c[0], FRAME_OVER, 1, NULL, 0, ERR));
+    channel_over(c[0]->net, 9, (int[]){1}, 1);
     channel_close(c[0]);
 }
 

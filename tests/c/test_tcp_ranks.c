@@ -7,7 +7,6 @@
 #include "shm/mailbox.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -150,25 +149,6 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
 }
 
 TEST(test_groups_share_the_streams_of_the_job) { run_everywhere(use_groups, NULL); }
-
-/* Rank 1 has no descriptor left to open a group, and tells the other ranks. */
-static void lack_a_file(struct ranks *ranks, int rank, void *arg) {
-    struct transport *t = rank_transport(ranks, rank), *group = NULL;
-    struct rlimit old;
-    hvd_error err = {0};
-    if (rank == 1) {
-        getrlimit(RLIMIT_NOFILE, &old);
-        setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = old.rlim_max});
-        FAILS(sockets_group(&group, t, ALL, RANKS, 5, false, ERR), HVD_NO_MEMORY);
-        setrlimit(RLIMIT_NOFILE, &old);
-    }
-    ranks_meet(ranks);
-    if (rank == 1) return;
-    CHECK_CODE(sockets_group(&group, t, ALL, RANKS, 5, false, &err), HVD_RANK_LEFT, err);
-    CHECK_INT(err.nblamed, 1);
-}
-
-TEST(test_a_group_that_one_rank_cannot_open_fails) { run_on(APART, false, lack_a_file, NULL); }
 
 /* Rank 1 has left the job, so opening a group with it fails. */
 static void lack_a_rank(struct ranks *ranks, int rank, void *arg) {

@@ -106,10 +106,12 @@ static int open_transport(const struct job *j, struct group *g, struct bootstrap
 
 int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
                    struct group **out, hvd_error *err) {
-    struct group *g = group_new(err);
-    if (!g) return err->code;
-    int code = open_transport(j, g, bootstrap, job_ranks, err);
-    if (!code) code = start_group(j, g, job_ranks, err);
+    struct group opened = {0};
+    HVD_TRY(open_transport(j, &opened, bootstrap, job_ranks, err));
+    struct group *g = group_new(err); /* second: closing the transport tells the other ranks */
+    if (!g) return transport_close(opened.transport, false), err->code;
+    *g = opened;
+    int code = start_group(j, g, job_ranks, err);
     if (code)
         group_close(g);
     else

@@ -175,17 +175,28 @@ void channel_abandon(struct channel *c) {
 
 /* ---- messages ---- */
 
-int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
-                 hvd_error *err) {
-    struct link *l = &c->net->peers[to].links[STREAM_MESSAGES];
-    if (l->mute) return HVD_OK; /* the other rank has died or left */
+static int send_frame(struct net *n, uint32_t group, enum frame_kind kind, int to, const void *data,
+                      size_t size, hvd_error *err) {
+    if (n->peers[to].links[STREAM_MESSAGES].mute) return HVD_OK; /* the rank has died or left */
     struct frame *p = size <= LINK_LONGEST ? malloc(sizeof *p + size) : NULL;
     if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a message of %zu bytes", size);
-    *p = (struct frame){.head = {(uint32_t)size, c->group, kind}, .own = true};
+    *p = (struct frame){.head = {(uint32_t)size, group, kind}, .own = true};
     p->data = (char *)(p + 1);
     if (size) memcpy(p->data, data, size);
-    net_send(c->net, to, STREAM_MESSAGES, p);
+    net_send(n, to, STREAM_MESSAGES, p);
     return HVD_OK;
+}
+
+int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_error *err) {
+    return send_frame(c->net, c->group, FRAME_MESSAGE, to, data, size, err);
+}
+
+void channel_over(struct net *n, uint32_t group, const int *peers, int size) {
+    net_lock(n);
+    for (int i = 0; i < size; i++)
+        if (peers[i] >= 0 && peers[i] < n->size && peers[i] != n->rank)
+            send_frame(n, group, FRAME_OVER, peers[i], NULL, 0, NULL);
+    net_unlock(n);
 }
 
 struct parcel *channel_take(struct channel *c, int from) { return parcels_take(&c->inbox, from); }

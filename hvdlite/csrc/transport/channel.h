@@ -54,8 +54,10 @@ void channel_done(struct channel *c, struct frame *p); /* call it when the trans
 void channel_abandon(struct channel *c);
 
 /* Sends a message; copies the data. */
-int channel_send(struct channel *c, enum frame_kind kind, int to, const void *data, size_t size,
-                 hvd_error *err);
+int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_error *err);
+/* Tells the peers that this rank has closed its group after a failure, or can't open its group.
+ * They must not wait for this rank. Takes the net's lock itself. */
+void channel_over(struct net *n, uint32_t group, const int *peers, int size);
 /* Returns the next message from the peer `from`, or from any peer (NOBODY). NULL: no message. */
 struct parcel *channel_take(struct channel *c, int from);
 /* Fails if a frame and its receive had different sizes, if memory for a frame was short, if this

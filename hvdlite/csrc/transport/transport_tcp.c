@@ -86,7 +86,7 @@ static void tcp_wake(struct transport *t) {
 static int send_by_stream(struct tcp_transport *m, int to, const void *data, size_t size,
                           hvd_error *err) {
     net_lock(m->net);
-    int code = channel_send(m->channel, FRAME_MESSAGE, m->peers[to], data, size, err);
+    int code = channel_send(m->channel, m->peers[to], data, size, err);
     net_unlock(m->net);
     return code;
 }
@@ -268,19 +268,15 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
 static void tcp_forked(struct transport *t) { net_close_in_child(self(t)->net); }
 
 static void close_channel(struct tcp_transport *m, bool clean) {
-    hvd_error ignored;
-    net_lock(m->net); /* FRAME_OVER: ranks that still open the group must not wait for this rank */
-    for (int r = 0; !clean && r < m->transport.all.size; r++)
-        if (m->peers[r] != m->net->rank)
-            channel_send(m->channel, FRAME_OVER, m->peers[r], NULL, 0, &ignored);
+    if (!clean) channel_over(m->net, m->channel->group, m->peers, m->transport.all.size);
+    net_lock(m->net);
     channel_close(m->channel);
     net_unlock(m->net);
 }
 
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
-    if (m->channel) /* first, because other groups ring this group's doorbell through the channel */
-        close_channel(m, clean);
+    if (m->channel) close_channel(m, clean); /* first: other groups ring the doorbell through it */
     on_host_close(&m->shm, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
@@ -307,10 +303,12 @@ static const struct transport_ops TCP_OPS = {
     .close = tcp_close,
 };
 
-static struct tcp_transport *new_transport(struct net *n, int size, hvd_error *err) {
+/* job NULL: the new transport is that of all ranks. */
+static struct tcp_transport *new_transport(struct net *n, struct transport *job, int size,
+                                           hvd_error *err) {
     struct tcp_transport *m = aligned_alloc(_Alignof(struct tcp_transport), sizeof *m);
     if (!m) return error_set(err, HVD_NO_MEMORY, "no memory for the transport"), NULL;
-    *m = (struct tcp_transport){.job = &m->transport, .net = n, .shm.file = -1};
+    *m = (struct tcp_transport){.job = job ? job : &m->transport, .net = n, .shm.file = -1};
     m->transport = (struct transport){.ops = &TCP_OPS, .wakes = WAKES_DATA};
     m->transport.all = (struct comm){.transport = &m->transport, .size = size};
     return m;
@@ -321,9 +319,9 @@ int transport_tcp_open(struct transport **out, const void *sockets, struct trans
                        hvd_error *err) {
     const hvd_sockets *s = sockets;
     struct net *n = NULL;
-    (void)job, (void)job_ranks; /* NULL */
+    (void)job_ranks; /* NULL, like job */
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
-    struct tcp_transport *m = new_transport(n, s->size, err);
+    struct tcp_transport *m = new_transport(n, job, s->size, err);
     if (!m) return net_close(n, false), err->code;
     m->transport.patience.timeout = config->timeout;
     int code = open_all(m, NULL, s->lowest, 0, config, err);
@@ -340,11 +338,12 @@ int transport_tcp_open_among(struct transport **out, const void *group, struct t
         return error_set(err, HVD_INVALID,
                          "group number %d of %d ranks: expected both above 0, in a job over TCP",
                          g->number, g->size);
-    struct tcp_transport *m = new_transport(self(job)->net, g->size, err);
-    if (!m) return err->code;
-    m->job = job;
-    int code = open_all(m, ranks, job->layout.host_of, g->number, config, err);
+    struct net *net = self(job)->net;
+    struct tcp_transport *m = new_transport(net, job, g->size, err);
+    int code = m ? open_all(m, ranks, job->layout.host_of, g->number, config, err) : HVD_NO_MEMORY;
     *out = code ? NULL : &m->transport;
-    if (code) tcp_close(&m->transport, false);
+    if (code == HVD_NO_MEMORY && !(m && m->channel)) /* otherwise tcp_close tells the ranks */
+        channel_over(net, (uint32_t)g->number, ranks, g->size);
+    if (code && m) tcp_close(&m->transport, false);
     return code;
 }
