@@ -59,6 +59,8 @@ class MPIWorld(mpi.Communicator, World):
 
 def _open_group(comm: Any, ranks: List[int]) -> int:
     group = ffi.new("int *")
-    call(lib.hvd_group_open, by_mpi(comm), ranks, group)
-    mpi.Communicator(comm).free()  # the C library has its own duplicates
+    try:
+        call(lib.hvd_group_open, by_mpi(comm), ranks, group)
+    finally:
+        mpi.Communicator(comm).free()  # the C library has its own duplicates
     return group[0]

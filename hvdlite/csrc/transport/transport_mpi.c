@@ -219,9 +219,9 @@ static int find_hosts(struct mpi_transport *m, int **lowest, hvd_error *err) {
     MPI_Comm local;
     TRY_MPI(
         MPI_Comm_split_type(m->control, MPI_COMM_TYPE_SHARED, all->rank, MPI_INFO_NULL, &local));
-    int own = all->rank;
-    TRY_MPI(MPI_Bcast(&own, 1, MPI_INT, 0, local));
+    int own = all->rank, code = MPI_Bcast(&own, 1, MPI_INT, 0, local);
     TRY_MPI(MPI_Comm_free(&local));
+    HVD_TRY(check_mpi(NULL, 0, code, "MPI_Bcast", err));
     *lowest = transport_gather(&m->transport, &own, sizeof own, err);
     return *lowest ? HVD_OK : err->code;
 }
