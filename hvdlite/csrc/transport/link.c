@@ -122,6 +122,11 @@ static void note_error(struct link *l, bool *ready, bool *over) {
     }
 }
 
+void link_refuse(struct link *l) {
+    l->ended = true;
+    l->error = EPROTO;
+}
+
 /* ---- sending ---- */
 
 static int list_unsent(struct iovec *v, const struct frames *q) {
@@ -216,8 +221,7 @@ static bool take_ahead(struct link *l, struct link_owner owner) {
     for (;;) {
         if (l->arrived < HEAD) copy_ahead(l, (char *)&l->head + l->arrived, HEAD - l->arrived);
         if (l->arrived < HEAD) return true;
-        /* this can't be the head of a frame */
-        if (!l->begun && l->head.bytes > LINK_LONGEST) l->ended = true;
+        if (!l->begun && l->head.bytes > LINK_LONGEST) link_refuse(l);
         if (l->ended) return false;
         if (!l->begun) l->begun = owner.begin(owner.arg, l);
         if (!l->begun) return false;

@@ -103,6 +103,8 @@ void link_close(struct link *l);
 void link_send(struct link *l, struct frame *p);
 /* Sends queued frames, as far as the socket accepts them. */
 void link_push(struct link *l, struct link_owner owner);
+/* Stops reading, because this can't be the head of a frame of hvdlite. */
+void link_refuse(struct link *l);
 /* Reads what has arrived. */
 void link_pull(struct link *l, struct link_owner owner);
 

@@ -22,7 +22,7 @@ static bool begin_frame(void *arg, struct link *l) {
     if (l->head.kind == FRAME_FAREWELL) return true;
     bool data = l->head.kind == FRAME_DATA;
     if (l->head.kind > FRAME_FAREWELL || data != (s->stream == STREAM_DATA)) {
-        l->ended = true; /* the peer sends no frames of hvdlite */
+        link_refuse(l);
         return false;
     }
     return s->net->reader->begin(s->net, s->peer, l);
