@@ -3,7 +3,7 @@
 
 #include "base/os.h"
 #include "random.h"
-#include "shm/host.h"
+#include "shm/mailbox.h"
 #include "shm/shmem.h"
 
 enum { MESSAGES = CHECK_SLOW ? 3000 : 20000 };

@@ -30,7 +30,7 @@ void poller_free(struct poller *p);
 
 /* A bell wakes threads of this process that sleep until the bell rings or a file can be read. Any
  * thread may ring; any number of threads may sleep. One sleeping thread watches the file and wakes
- * the other threads. Between processes a doorbell does the same, without files (shm/doorbell.h). */
+ * the other threads. Between processes a doorbell does the same, without files (shm/doorbell.c). */
 struct bell {
     struct mutex mutex; /* guards the fields below */
     atomic_uint rings;  /* written under the mutex */

@@ -17,7 +17,6 @@
 #include "engine/timeline.h"
 #include "negotiation/ahead.h"
 #include "shm/flight.h"
-#include "shm/regions.h"
 #include "transport/transport.h"
 
 struct engine;

@@ -9,7 +9,6 @@
 #include "base/output.h"
 #include "collectives/coded.h"
 #include "engine/run_log.h"
-#include "shm/regions.h"
 #include "transport/comm.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,5 @@
 #include "engine/negotiate.h"
 
-#include "negotiation/stall.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>

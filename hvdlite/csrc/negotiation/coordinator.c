@@ -1,7 +1,5 @@
 #include "negotiation/coordinator.h"
 
-#include "negotiation/coordinator_state.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

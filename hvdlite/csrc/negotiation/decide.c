@@ -1,6 +1,6 @@
 /* The coordinator's decisions: errors for tensors that can't run, and batches of the other
  * tensors. */
-#include "negotiation/coordinator_state.h"
+#include "negotiation/coordinator.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,9 @@
 #define _GNU_SOURCE /* syscall */
-#include "shm/doorbell.h"
-
 #include "base/os.h"
+#include "shm/window.h"
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdbool.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -2,8 +2,8 @@
 
 #include "base/floats.h"
 #include "base/os.h"
-#include "shm/doorbell.h"
 #include "shm/shmem.h"
+#include "shm/window.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-#include "shm/host.h"
-
+#include "shm/mailbox.h"
 #include "shm/shmem.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A mailbox: a ring of bytes in shared memory. One rank writes it, another rank reads it.
+/* Mailboxes: rings of bytes in shared memory. One rank writes a mailbox, another rank reads it.
  *
  * A mailbox carries messages in order, each as a length and its bytes; a message longer than the
  * ring passes in pieces. Neither side blocks. A zeroed ring is empty. Each side checks the counts
@@ -8,8 +8,7 @@
 #define HVDLITE_SHM_MAILBOX_H
 
 #include "base/error.h"
-
-#include <stdatomic.h>
+#include "shm/window.h"
 
 /* Bytes of the ring: chosen, not measured; a longer message passes in parts. Bytes of a message:
  * mailbox_send refuses more, so a larger length is damage. */
@@ -49,5 +48,34 @@ int mailbox_receive(struct mailbox *box, struct mail_in *in, void **data, size_t
 
 void mail_out_free(struct mail_out *out);
 void mail_in_free(struct mail_in *in);
+
+/* ---- the memory that the ranks of one host share: host.c ----
+ *
+ * It begins with the window. Behind the window there is one mailbox for each ordered pair of ranks;
+ * mailboxes take no memory until they are used. Ranks are local ranks. Each message rings a
+ * doorbell. One thread calls these functions. */
+
+struct host {
+    struct window window;
+    /* number of messages written to this rank's mailboxes until the last look */
+    uint64_t seen;
+    struct mail_out *out; /* by local rank */
+    struct mail_in *in;   /* by local rank */
+};
+
+/* Bytes of the memory, which begins with the window. */
+size_t host_bytes(int n);
+/* `memory`: host_bytes(n) bytes from shmem_map; the host owns it from now on. */
+int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);
+void host_close(struct host *h);
+
+/* Returns whether messages to and from this local rank pass through mailboxes. */
+bool host_reaches(const struct host *h, int local_rank);
+int host_send(struct host *h, int to, const void *data, size_t size, hvd_error *err);
+/* Returns the next message and its sender. *data NULL: no message. */
+int host_receive(struct host *h, int *from, void **data, size_t *size, hvd_error *err);
+/* Writes queued messages into the mailboxes, as far as there is room. */
+int host_flush(struct host *h, hvd_error *err);
+bool host_waits(const struct host *h); /* true: a queued message still waits for room */
 
 #endif

@@ -7,12 +7,35 @@
 #ifndef HVDLITE_SHM_WINDOW_H
 #define HVDLITE_SHM_WINDOW_H
 
-#include "shm/doorbell.h"
-
 #include <stdalign.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* ---- doorbells: doorbell.c, the only file that uses futexes ----
+ *
+ * A doorbell wakes a sleeping rank, even from another process of its host. A zeroed doorbell is
+ * ready. One thread sleeps on a doorbell; any thread of any process rings it. */
+
+/* Fills a cache line, so that ringing does not slow accesses to neighboring data. */
+struct doorbell {
+    _Alignas(64) atomic_uint rings;
+    atomic_uint asleep; /* 0: no thread sleeps */
+};
+
+void doorbell_ring(struct doorbell *doorbell);
+/* Returns a ticket. Take the ticket, look for work, then sleep with the ticket: if the doorbell
+ * rings after doorbell_listen, doorbell_sleep returns immediately. */
+unsigned doorbell_listen(struct doorbell *doorbell);
+void doorbell_sleep(struct doorbell *doorbell, unsigned ticket, double seconds);
+
+/* Several threads may sleep on one word. A thread sleeps while the word has this value, until
+ * another thread calls doorbell_wake_all. A sleep may also end early. */
+void doorbell_sleep_while(atomic_uint *word, unsigned value);
+void doorbell_wake_all(atomic_uint *word);
+
+/* ---- the window ---- */
 
 /* An allreduce in teams works on 4 rounds at once (collectives/window.c): with fewer slots ranks
  * would wait for each other for ever. Slots of 512 KiB and 1 MiB were not faster with helper

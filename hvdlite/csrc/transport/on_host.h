@@ -5,8 +5,8 @@
 #ifndef HVDLITE_TRANSPORT_ON_HOST_H
 #define HVDLITE_TRANSPORT_ON_HOST_H
 
-#include "shm/host.h"
 #include "shm/life.h"
+#include "shm/mailbox.h"
 #include "transport/nudge.h"
 #include "transport/transport.h"
 
