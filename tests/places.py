@@ -4,6 +4,7 @@ Unlike torchrun, this module ends no other ranks when a rank fails: they must en
 """
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -86,6 +87,24 @@ def on_carrier(carrier: str, ranks: int, *command: str, **options) -> Job:
     ended = start_ranks(ranks, *command, **options)
     status = max((job.status for job in ended), key=abs)
     return Job(status, "".join(job.output for job in ended), max(job.seconds for job in ended))
+
+
+_INITS = """
+import json, os, sys, hvdlite as hvd
+own = dict(os.environ)
+for given in json.loads(sys.argv[1]):
+    os.environ.update(given)
+    try: hvd.init(); print("SIZE", hvd.size()); hvd.shutdown()
+    except (ValueError, hvd.HvdliteError) as error: print(error)
+    os.environ.clear(); os.environ.update(own)
+"""
+
+
+def init_with(given: Sequence[Dict[str, str]], **env: str) -> List[str]:
+    """Call init() in one process with each of these variables; return the size or error of each."""
+    lines = jobs.alone(_INITS, json.dumps(given), **env).splitlines()
+    assert len(lines) == len(given), lines
+    return lines
 
 
 def results(ended: Iterable[Job]) -> Dict[int, dict]:

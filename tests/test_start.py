@@ -1,14 +1,13 @@
 """How init() starts a job: in scripts that handle MPI themselves, in children, workers, alone."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 
 import pytest
 from jobs import MPI_SETTINGS, TESTS, Job, alone, assert_passed, mpirun
-from places import CARRIERS, LIKE_TORCHRUN, on_carrier
+from places import CARRIERS, LIKE_TORCHRUN, init_with, on_carrier
 
 from hvdlite.bootstrap.mpi import init_wait
 
@@ -221,20 +220,16 @@ GIVEN = "hvd.init(); print('BTL', os.environ.get('OMPI_MCA_btl'))\n"
 def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
     """hvdlite excludes transports of Open MPI only in the rank itself, not in its children."""
     code = begun + HVD + GIVEN
-    env = {**os.environ, **MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}
-    line = [sys.executable, "-c", code]
     if ranks:
         assert assert_passed(mpirun(ranks, "-c", code)).lines("BTL ") == 2 * ["^ofi"]
     else:
-        assert subprocess.check_output(line, env=env, text=True, timeout=120) == "BTL ^ofi\n"
+        assert alone(code, **{**MPI_SETTINGS, "OMPI_MCA_btl": "^ofi"}) == "BTL ^ofi\n"
 
 
 def test_a_process_without_a_launcher_makes_no_file_in_dev_shm():
     """Without a launcher, Open MPI would not remove that file."""
     code = HVD + "hvd.init(); print('sm_segment' in open('/proc/self/maps').read())"
-    env = {**os.environ, **MPI_SETTINGS}
-    done = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, timeout=120)
-    assert done == "False\n"
+    assert alone(code, **MPI_SETTINGS) == "False\n"
 
 
 def test_a_clone_named_hvdlite_beside_a_script_is_not_imported(tmp_path):
@@ -274,21 +269,9 @@ STARTED = {
 }
 
 
-BEGIN_WITH = """
-import json, os, sys, hvdlite as hvd
-for given in json.loads(sys.argv[1]):
-    os.environ.update(given)
-    try: hvd.init(); print("SIZE", hvd.size()); hvd.shutdown()
-    except hvd.HvdliteError as error: print(error)
-    for name in given: del os.environ[name]
-"""
-
-
 def test_init_refuses_a_process_that_a_launcher_started_as_one_of_several():
     given = [dict(v.split("=", 1) for v in variables.split()) for variables in STARTED]
-    lines = alone(BEGIN_WITH, json.dumps(given)).splitlines()
-    assert len(lines) == len(STARTED)
-    for line, told in zip(lines, STARTED.values()):
+    for line, told in zip(init_with(given), STARTED.values()):
         assert told in line
         assert ("`hvdliterun -n " in line and "HVDLITE_ALONE=1" in line) == bool(told)
         assert told or line == "SIZE 1"
