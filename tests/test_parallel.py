@@ -44,8 +44,7 @@ ON_SEVERAL = [CONTRACT, *parallel(
 
 # Tests of what 4 ranks do differently from 3: algorithms for powers of two, and two pairs of ranks.
 ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
-    "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_stripes",
-    "sharded_weights",
+    "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_weights",
 )]  # fmt: skip
 
 # Tests of what 2 ranks do differently from 3, and the tests that no job of 3 ranks runs: tests of
@@ -73,7 +72,7 @@ NO_WINDOW = {"HVDLITE_WINDOW": "0"}
 # Jobs that vary only the transport use only NumPy arrays; other jobs test MXNet's arrays.
 NUMPY_ALONE = {} if LONG else {"CONTRACT_OF": "numpy"}
 
-# Settings that must not change any result.
+# Settings that must not change any result of the 3 ranks.
 SETTINGS = [
     {"HVDLITE_FUSION_THRESHOLD": "1000", "HVDLITE_CACHE_CAPACITY": "2"},
     {"HVDLITE_DETERMINISTIC": "1", "HVDLITE_WINDOW": "0", "HVDLITE_BYTES_AHEAD": "1"},
@@ -104,7 +103,7 @@ def test_contract_and_parallel_tests_pass_on_two_ranks():
 
 
 def test_contract_and_parallel_tests_pass_on_three_ranks():
-    passed(3, ({}, ALL if LONG else ON_SEVERAL))
+    passed(3, ({}, ALL if LONG else ON_SEVERAL), *((setting, SHORT) for setting in SETTINGS))
 
 
 def test_contract_and_parallel_tests_pass_on_four_ranks():
@@ -123,10 +122,6 @@ def test_contract_tests_pass_without_mpi():
     some = [f"tests/parallel/test_process_sets.py::test_{name}" for name in sets]
     some.append(f"{CONTRACT}/test_prepared.py::test_a_prepared_call_is_prepared_again_in_a_new_job")
     passed(3, ({}, [*parallel("objects"), *TRAINING, *some]), (NO_WINDOW, BY_MESSAGES), env=at)
-
-
-def test_tests_pass_with_each_setting_of_the_environment():
-    passed(3, *((setting, SHORT) for setting in SETTINGS))
 
 
 @pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEngine"])

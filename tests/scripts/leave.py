@@ -1,4 +1,4 @@
-"""Rank 1 leaves the job as argv[1] says, while the other ranks wait for it as argv[2] says."""
+"""Rank 1 leaves the job as argv[1] says, while the others wait for it as argv[2] says, as a+b."""
 
 import atexit
 import os
@@ -14,9 +14,10 @@ import hvdlite.numpy
 from hvdlite.core.group_opening import open_among
 from hvdlite.monitor import live, memory
 
-how, wait = sys.argv[1:]
+how, waits = sys.argv[1], sys.argv[2].split("+")
 errors = [hvd.HvdliteError]
-if wait in ("mxnet", "trainer"):
+with_mxnet = "mxnet" in waits or "trainer" in waits
+if with_mxnet:
     import hvdlite.mxnet
 
     # isort: split
@@ -29,13 +30,13 @@ if wait in ("mxnet", "trainer"):
 hvd.init()
 rank = hvd.rank()
 survivors = hvd.add_process_set([0, 2])
-if wait in ("mxnet", "trainer"):
+if with_mxnet:
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", prefix="net")
 
 
 def all_together() -> None:
     """Do a first collective, so that rank 1 does not leave at the beginning."""
-    if wait in ("mxnet", "trainer"):
+    if with_mxnet:
         train()
     else:
         hvd.numpy.allreduce(np.ones(4), name="before")
@@ -49,7 +50,7 @@ def train() -> None:
     mx.nd.waitall()
 
 
-def waiting_for_rank_1() -> None:
+def waiting_for_rank_1(wait: str) -> None:
     if wait == "numpy":
         hvd.numpy.allreduce(np.ones(3), name="w")
     elif wait == "mxnet":
@@ -117,15 +118,17 @@ all_together()
 if rank == 1:
     leave()
 else:
+    for wait in waits:
+        try:
+            waiting_for_rank_1(wait)
+        except tuple(errors) as error:
+            report(rank, **{wait: str(error)}, pending=pending())
+            last = error
+    hvd.barrier(survivors)  # otherwise a survivor may end before another one waits for rank 1
+    if how not in ("caught exit", "end", "exit 0", "shutdown"):
+        raise last
     try:
-        waiting_for_rank_1()
-    except tuple(errors) as error:
-        report(rank, text=str(error), pending=pending())
-        hvd.barrier(survivors)  # otherwise a survivor may end before another one waits for rank 1
-        if how not in ("caught exit", "end", "exit 0", "shutdown"):
-            raise
-    try:
-        waiting_for_rank_1()
+        waiting_for_rank_1(waits[0])
     except (*errors, ValueError) as error:
         report(rank, again=str(error))
     hvd.barrier(survivors)
