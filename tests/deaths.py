@@ -13,7 +13,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Optional
 
 from jobs import MARK, MPI_SETTINGS, TESTS, find_mpirun, kill_all, processes_of
+from places import free_port
 
 SILENCE = 3.0  # HVDLITE_DATA_TIMEOUT_SECONDS: after this time a stopped rank counts as lost
 EXIT = 2.0  # HVDLITE_EXIT_TIMEOUT_SECONDS
@@ -105,9 +105,6 @@ def _commands(case: dict) -> List[List[str]]:
 
 
 def _environment(case: dict, job: str) -> Dict[str, str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     settings = {
         **os.environ, **MPI_SETTINGS, MARK: job,
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
@@ -124,7 +121,7 @@ def _environment(case: dict, job: str) -> Dict[str, str]:
     size = str(case["ranks"])
     return {
         **settings, "HVDLITE_TRANSPORT": "tcp", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+        "MASTER_PORT": str(free_port()), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
     }  # fmt: skip
 
 

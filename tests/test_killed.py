@@ -2,23 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
-import uuid
 
 import pytest
 from deaths import cases, run
-from jobs import (
-    MARK,
-    MPI_SETTINGS,
-    TESTS,
-    assert_passed,
-    find_mpirun,
-    kill_all,
-    processes_of,
-    script,
-    wait_until,
-)
+from jobs import TESTS, assert_passed, mpirun, script, wait_until
 from places import results_without, start_ranks
 
 SECONDS = 120  # limit of a job, imports included, long enough for a busy machine
@@ -78,26 +65,23 @@ while True:
 """
 
 
+IN_A_CHILD = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+
+
 @pytest.mark.xdist_group("hosts")  # so no mpirun starts while another test ends a host
 @pytest.mark.parametrize(
-    "what, shell", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
+    "what, child", [("sleep", False), ("spin", False), ("train", False), ("sleep", True)]
 )
-def test_ranks_of_a_killed_mpirun_end(what, shell):
+def test_ranks_of_a_killed_mpirun_end(what, child):
     """Open MPI's daemon is part of mpirun, so after SIGKILL it can't end its ranks."""
-    job = uuid.uuid4().hex
-    command = [sys.executable, "-c", WAYS_TO_LIVE_ON, what]
-    if shell:
-        command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
-    process = subprocess.Popen(
-        [find_mpirun(), "-n", "2", *command], env={**os.environ, **MPI_SETTINGS, MARK: job},
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert [process.stdout.readline() for _ in range(2)] == [b"UP\n", b"UP\n"]
-        process.kill()
-        assert wait_until(lambda: not processes_of(job), SECONDS)  # takes 0.5 s on an idle machine
-    finally:
-        kill_all(process, job)
+
+    def kill(process) -> None:
+        assert [process.stdout.readline() for _ in range(2)] == ["UP\n", "UP\n"]
+        process.kill()  # then mpirun() waits for the ranks, which takes 0.5 s on an idle machine
+
+    words = ["-c", IN_A_CHILD] if child else []
+    job = mpirun(2, *words, "-c", WAYS_TO_LIVE_ON, what, while_running=kill)
+    assert job.status == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
