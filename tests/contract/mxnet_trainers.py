@@ -173,7 +173,7 @@ class OnKVStore(Gluon):
 
 @trainer
 class KVStore(OnKVStore):
-    pass
+    loads = True
 
 
 @trainer
@@ -185,7 +185,7 @@ class KVStoreInTwoCalls(OnKVStore):
 
 @trainer
 class KVStoreThatUpdates(OnKVStore):
-    on_store, scales_loss = True, False
+    on_store, loads, scales_loss = True, True, False
 
 
 @trainer

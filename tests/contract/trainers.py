@@ -40,6 +40,7 @@ class Trainer:
     scales_loss = True  # True: a step in which a rank's gradients overflow can be skipped
     joins = False  # True: ranks may have different numbers of batches
     saves = False  # True: has saved(), load(), committed() and begin(), the first pass of a step
+    loads = False  # True: has only saved() and load()
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
     one_error = True  # True: if several weights differ, all ranks raise the same error
     names_of_both: tuple = ("(6, 9)", "(6, 8)")

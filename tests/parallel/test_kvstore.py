@@ -244,17 +244,6 @@ def test_a_push_calls_the_users_updater(kv, size):
     assert_all(outs[1], 1 + 4 * size)
 
 
-def test_a_new_learning_rate_applies_to_the_next_push(kv, size):
-    optimizer = mx.optimizer.SGD(learning_rate=1)
-    kv.set_optimizer(optimizer)
-    kv.init("x", filled(0))
-    weight = filled(0)
-    for lr in (1, 0.25):
-        optimizer.set_learning_rate(lr)
-        kv.pushpull("x", filled(1), out=weight)
-    assert_all(weight, -1.25 * size)
-
-
 def test_float16_weights_are_updated_in_float32_masters(kv, size):
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=1, multi_precision=True))
     kv.init("x", filled(1, dtype="float16"))

@@ -1,6 +1,5 @@
 """gluon.Trainer with the kvstore dist_sync_mpi: what test_trainer.py does not test."""
 
-import contextlib
 import os
 
 import mxnet as mx
@@ -42,30 +41,6 @@ def test_the_first_step_keeps_batch_norm_statistics():
             net(mx.nd.ones((64, 500))).sum().backward()
         trainer.step(1)
         assert mean.norm().asscalar() > 0
-
-
-@pytest.mark.parametrize("on_store", [False, True], ids=["own", "on store"])
-def test_the_next_step_fails_if_only_one_rank_has_loaded_states(on_store, rank, several, tmp_path):
-    """Without the error, that rank's update would differ."""
-    net, path = dense_net(), str(tmp_path / "states")
-    trainer = kv_trainer(net, update_on_kvstore=on_store)
-    for root in (None, 1):
-        train(net, trainer, steps=2)
-        trainer.save_states(path)
-        if root in (None, rank):
-            trainer.load_states(path)
-        if root is not None:
-            hvd.broadcast_trainer_states(trainer, root_rank=root)
-        train(net, trainer, steps=2)
-    assert_equal_on_all_ranks(weights(net))
-    if rank == 1:
-        trainer.load_states(path)
-    with pytest.raises((mx.MXNetError, hvd.HvdliteError), match="loaded before.*rank 1: those w"):
-        train(net, trainer, steps=1)
-        mx.nd.waitall()
-    for _ in net.collect_params():  # each parameter raises a separate error
-        with contextlib.suppress(mx.MXNetError):
-            mx.nd.waitall()
 
 
 @pytest.mark.parametrize("shapes", ["known", "deferred"])

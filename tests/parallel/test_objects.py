@@ -84,21 +84,6 @@ def test_an_object_that_one_rank_cannot_pickle_is_an_error_on_all_ranks(verb, fi
         hvd.remove_process_set(process_set)
 
 
-def test_an_exception_while_one_rank_pickles_is_an_error_on_all_ranks(rank):
-    """An object's __reduce__ may raise any exception."""
-
-    class Wrong:
-        def __reduce__(self):
-            raise KeyError("no such shard")
-
-    if rank == 0:
-        with pytest.raises(KeyError, match="no such shard"):
-            hvd.broadcast_object(Wrong(), name="wrong")
-    else:
-        with pytest.raises(hvd.HvdliteError, match="rank 0 raised KeyError: 'no such shard'"):
-            hvd.broadcast_object(None, name="wrong")
-
-
 def test_lambdas_are_sent_with_cloudpickle(rank, size):
     assert hvd.broadcast_object((lambda x: x + size) if rank == 0 else None)(1) == 1 + size
     assert [double(2) for double in hvd.allgather_object(lambda x: x * rank)] == [

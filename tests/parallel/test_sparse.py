@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from nets import weights
+from nets import set_weights, weights
 from optimizers import BOTH, make_trainer, plain_trainer
 from trained import assert_equal_on_all_ranks
 from versions import no_sparse_gluon
@@ -127,9 +127,7 @@ def embedding_net(sparse: bool = True):
         gluon.nn.Embedding(HEIGHT, 2, sparse_grad=sparse),
     )
     net.initialize()
-    random = np.random.RandomState(1)
-    for param in net._collect_params_with_prefix().values():
-        param.set_data(mx.nd.array(random.uniform(-0.5, 0.5, param.shape)))
+    set_weights(net, 1)
     return net
 
 

@@ -11,35 +11,24 @@ import numpy as np
 import pytest
 from gluon2 import as_gluon_takes_it, metric
 from mxnet import gluon
-from nets import backward
+from nets import backward, batch_of, dense_net, weights
 from optimizers import both_kinds, make_trainer
+from trained import assert_close, assert_equal_on_all_ranks
 
 import hvdlite as hvd
 
 
 def dense(seed: int = 0):
-    mx.random.seed(seed)
-    net = gluon.nn.Dense(3, in_units=4)
-    net.initialize(mx.init.Uniform(0.5))
-    return net
+    return dense_net((3,), seed, in_units=4)
 
 
 def step(net, trainer, number: int) -> None:
-    backward(net, np.random.RandomState(10 * number + hvd.rank()).uniform(size=(2, 4)))
+    backward(net, batch_of(hvd.rank(), number, 2, 4))
     trainer.step(2)
 
 
 def adam_trainer(kind: str, net):
     return make_trainer(kind, net.collect_params(), mx.optimizer.Adam(learning_rate=0.1))
-
-
-def weights(net) -> list:
-    return [param.data().asnumpy() for param in net.collect_params().values()]
-
-
-def assert_same(one: list, other: list) -> None:
-    for a, b in zip(one, other):
-        np.testing.assert_array_equal(a, b)
 
 
 # ---- data ----
@@ -182,9 +171,7 @@ def test_after_broadcast_trainer_states_all_ranks_train_alike(kind, rank, size):
     step(net, trainer, 1)
     counts = hvd.allgather_object(trainer.optimizer._index_update_count)
     assert counts == [counts[0]] * size
-    everyone = hvd.allgather_object(weights(net))
-    for other in everyone:
-        assert_same(other, everyone[0])
+    assert_equal_on_all_ranks(weights(net))
 
 
 @both_kinds
@@ -204,7 +191,7 @@ def test_a_resumed_run_trains_the_same_weights(kind, tmp_path, rank):
     other = adam_trainer(kind, again)
     assert hvd.Checkpoint(folder, net=again, trainer=other).load() == (2, {"best": 0.5})
     step(again, other, 2)
-    assert_same(weights(again), weights(net))
+    assert_close(weights(again), weights(net), 0)
 
 
 @both_kinds
@@ -227,7 +214,7 @@ def test_a_checkpoint_restores_the_residuals_of_each_rank(kind, rank, shared_fol
     hvd.Checkpoint(shared_folder, net=again, trainer=fresh).load()
     for number in range(4, 10):
         step(again, fresh, number)
-    assert_same(weights(again), weights(net))
+    assert_close(weights(again), weights(net), 0)
     meta = shared_folder / "00000001" / "checkpoint.json"
     if rank == 0:
         meta.write_text(meta.read_text().replace('"left_out_of": ', '"left_out_of": 1'))
@@ -321,7 +308,7 @@ def fill(folder) -> None:
     saved = hvd.Checkpoint(folder, net=again).load()[0]
     assert saved == epoch - 1
     if saved:
-        assert_same(weights(again), weights(net))
+        assert_close(weights(again), weights(net), 0)
 
 
 @pytest.mark.parametrize(
