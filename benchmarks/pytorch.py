@@ -23,7 +23,6 @@ brackets. "alone, the slower process" is the median over steps of the slower pro
 that waits for both processes takes at least this time.
 """
 
-import argparse
 import os
 import socket
 import statistics
@@ -173,7 +172,7 @@ def seconds_of_step(model: Any, optimizer: Any, rows: Any) -> float:
     return time.perf_counter() - start
 
 
-def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
+def measure(folder: str, name: str, steps: str, *systems: str) -> None:
     """Write each system's slowest median step in ms, and whether all ranks' weights are equal."""
     import torch
     from mpi4py import MPI
@@ -188,7 +187,7 @@ def measure(name: str, systems: Sequence[str], steps: int, folder: str) -> None:
         contestants[system] = distribute(system, model)
     torch.manual_seed(comm.rank + 1)
     seconds = {system: [] for system in systems}
-    for number in range(steps + WARM_UP):
+    for number in range(int(steps) + WARM_UP):
         rows = batch()
         for system in harness.in_turn(systems, number):
             model, optimizer = contestants[system]
@@ -236,7 +235,7 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
         groups.append((plan.HOROVOD.python, [HOROVOD], plan.HOROVOD_TUNED.environment))
     found: Dict[str, float] = {}
     for python, systems, own in groups:
-        arguments = ["--measure", name, "--steps", str(steps), "--systems", *systems]
+        arguments = [name, str(steps), *systems]
         ranks = harness.results(
             start(python), "pytorch", arguments, 300, python, **settings, **own
         )  # fmt: skip
@@ -308,10 +307,16 @@ def floor_table(rounds: List[Dict[str, float]]) -> str:
 
 
 def main() -> None:
-    args = parse_args()
-    if args.measure:
-        measure(args.measure, args.systems, args.steps, args.rank)
-        return
+    parser = parser_of(__doc__, rounds=3, rate=plan.RATE)
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, help="(%(default)s)")
+    add("--only", choices=MODELS, help="measure only this model")
+    add("--hosts", type=int, help="emulate this number of hosts, with one rank each (model mlp)")
+    add("--floor", action="store_true", help="measure small tensors with and without an exchange")
+    add("--rank", nargs="+", metavar=("FOLDER", "MODEL STEPS SYSTEM"))
+    args = parser.parse_args()
+    if args.rank:
+        return measure(*args.rank)
     if args.floor:
         run_once = partial(run_here, args.ranks, ours=("alone", *FLOOR))
         rounds = Kept("pytorch-floor").add(["small"], [False], args.rounds, run_once)["small"]
@@ -325,21 +330,6 @@ def main() -> None:
         found = kept.add(names, [False, True], args.rounds, partial(run_here, args.ranks))
         results = {name: compare(found[name]) for name in names}
     show(table(results), args.page)
-
-
-def parse_args() -> argparse.Namespace:
-    parser = parser_of(__doc__, rounds=3, rate=plan.RATE)
-    add = parser.add_argument
-    add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--only", choices=MODELS, help="measure only this model")
-    add("--hosts", type=int, help="emulate this number of hosts, with one rank each (model mlp)")
-    add("--floor", action="store_true", help="measure small tensors with and without an exchange")
-    # how the program starts itself on a rank
-    add("--measure", choices=MODELS, help=argparse.SUPPRESS)
-    add("--systems", nargs="+", default=SYSTEMS, help=argparse.SUPPRESS)
-    add("--steps", type=int, help=argparse.SUPPRESS)
-    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ both systems run, with new processes, so that other programs disturb both equall
 median over rounds.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -116,12 +115,12 @@ def _rate(decode, tokens: int) -> float:
 MODELS = {"Llama, Transformers": llama, "compiled blocks": blocks}
 
 
-def measure(name: str, tokens: int, model: str, folder: str) -> None:
+def measure(folder: str, name: str, tokens: str, model: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    found = MODELS[name](tokens, model)
+    found = MODELS[name](int(tokens), model)
     found["by"] = dist.group.WORLD._get_backend(torch.device("cpu")).name()
     harness.write(folder, dist.get_rank(), found)
     dist.barrier()
@@ -149,7 +148,7 @@ def make_llama(folder: str) -> None:
 def run(name: str, system: str, ranks: int, tokens: int, model: str) -> List[Dict[str, Any]]:
     """Return each rank's results, with data moved by hvdlite or by Gloo."""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
-    arguments = ["--measure", name, "--tokens", str(tokens), "--model", model]
+    arguments = [name, str(tokens), model]
     here = {"HVDLITE_AS_GLOO": SYSTEMS[system], "GLOO_SOCKET_IFNAME": "lo"}
     here.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
     found = harness.results(
@@ -159,10 +158,15 @@ def run(name: str, system: str, ranks: int, tokens: int, model: str) -> List[Dic
 
 
 def main() -> None:
-    args = parse_args()
-    if args.measure:
-        measure(args.measure, args.tokens, args.model, args.rank)
-        return
+    parser = harness.parser_of(__doc__, rounds=3)
+    add = parser.add_argument
+    add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
+    add("--only", choices=MODELS, help="measure only this model")
+    add("--tokens", type=int, default=64, help="number of generated tokens (%(default)s)")
+    add("--rank", nargs=4, metavar=("FOLDER", "MODEL", "TOKENS", "WEIGHTS"))
+    args = parser.parse_args()
+    if args.rank:
+        return measure(*args.rank)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         make_llama(folder)
@@ -179,19 +183,6 @@ def main() -> None:
                 print(*lines[-1], rates, flush=True)
     head = ["tokens a second", "ranks", *SYSTEMS, "hvdlite / Gloo"]
     harness.show(harness.markdown(head, lines), args.page)
-
-
-def parse_args() -> argparse.Namespace:
-    parser = harness.parser_of(__doc__, rounds=3)
-    add = parser.add_argument
-    add("--ranks", type=int, nargs="+", default=[2, 4], help="(%(default)s)")
-    add("--only", choices=MODELS, help="measure only this model")
-    add("--tokens", type=int, default=64, help="number of generated tokens (%(default)s)")
-    # The program starts itself on each rank with the following options.
-    add("--measure", choices=MODELS, help=argparse.SUPPRESS)
-    add("--model", help=argparse.SUPPRESS)
-    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ one for each rank: once as a list of separate tensors, once as parts of one tens
 median over the turns.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ EACH = 16  # MiB in each tensor
 SYSTEMS = ("gloo", "hvdlite")
 
 
-def measure(mebibytes: int, turns: int, folder: str) -> None:
+def measure(folder: str, mebibytes: int, turns: int) -> None:
     """On a rank: measure and write the seconds of each call until all ranks have the data."""
     import torch
     import torch.distributed as dist
@@ -62,15 +61,21 @@ def measure(mebibytes: int, turns: int, folder: str) -> None:
 
 
 def main() -> None:
-    args = parse_args()
+    parser = harness.parser_of(__doc__, rate=harness.UNLIMITED)
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, help="(%(default)s)")
+    add("--hosts", type=int, help="emulate this number of hosts, with one rank each")
+    add("--mebibytes", type=int, default=1024, help="size of the model (%(default)s)")
+    add("--turns", type=int, default=3, help="number of measurements (%(default)s)")
+    add("--rank", nargs=3, metavar=("FOLDER", "MEBIBYTES", "TURNS"))
+    args = parser.parse_args()
     if args.rank:
-        measure(args.mebibytes, args.turns, args.rank)
-        return
+        return measure(args.rank[0], *map(int, args.rank[1:]))
     start, interface = [sys.executable, "-m", "torch.distributed.run", "--standalone"], "lo"
     start += ["--no-python", "--nproc-per-node", str(args.ranks)]
     if args.hosts:
         start, interface = harness.on_hosts(args.hosts, args.rate), "eth0"
-    arguments = ["--mebibytes", str(args.mebibytes), "--turns", str(args.turns)]
+    arguments = [str(args.mebibytes), str(args.turns)]
     here = {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
     found = next(harness.results(start, "weights", arguments, 300, **here))
     lines = []
@@ -79,17 +84,6 @@ def main() -> None:
         ratios = [a / b for a, b in zip(*(times[each][1:] for each in SYSTEMS))]
         lines.append([name, f"{gloo:.1f}", f"{ours:.1f}", harness.of_rounds(ratios)])
     harness.show(harness.markdown(["ms", *SYSTEMS, "gloo / hvdlite"], lines), args.page)
-
-
-def parse_args() -> argparse.Namespace:
-    parser = harness.parser_of(__doc__, rate=harness.UNLIMITED)
-    add = parser.add_argument
-    add("--ranks", type=int, default=2, help="(%(default)s)")
-    add("--hosts", type=int, help="emulate this number of hosts, with one rank each")
-    add("--mebibytes", type=int, default=1024, help="size of the model (%(default)s)")
-    add("--turns", type=int, default=3, help="number of measurements (%(default)s)")
-    add("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
