@@ -106,71 +106,6 @@ static inline void check_result(struct coll_rank *self, const struct coll_case *
     CHECK_CASE(good, "%s, on rank %d: the result is wrong", text, self->rank);
 }
 
-/* Checks an allreduce or a broadcast. */
-static inline void check_in_place(struct coll_rank *self, const struct coll_case *c) {
-    size_t element = dtype_size(c->dtype), bytes = c->n * element;
-    bool reduces = c->kind == HVD_ALLREDUCE;
-    unsigned char tile[PERIOD * 8];
-    OWN(slab_free) struct slab slab = slab_new(bytes, element);
-    fill_tile(c, self->ranks->size, self->rank, tile);
-    fill(slab.data, bytes, tile, PERIOD * element);
-    struct coll_args args = {.data = slab.data, .bytes = bytes};
-    int code = case_run(self, c, &args, ERR);
-    if (code != HVD_UNSUPPORTED) {
-        if (!reduces) fill_tile(c, self->ranks->size, c->root, tile);
-        bool good = !reduces ? filled(slab.data, bytes, tile, PERIOD * element)
-                    : rounds_by_hosts(self, c)
-                        ? within_bound(c, self->ranks->size, slab.data, 0, c->n)
-                        : result_part(c, self->ranks->size, slab.data, 0, c->n);
-        if (reduces) good &= same_on_all(self, slab.data, bytes);
-        check_result(self, c, good, code, ERR);
-    }
-}
-
-static inline void check_allgather(struct coll_rank *self, const struct coll_case *c) {
-    size_t element = dtype_size(c->dtype), part_end[MOST_RANKS], total = 0;
-    for (int r = 0; r < self->ranks->size; r++) part_end[r] = total += c->parts[r] * c->n * element;
-    size_t own = c->parts[self->rank] * c->n * element;
-    unsigned char tile[PERIOD * 8];
-    OWN(slab_free) struct slab in = slab_new(own, element), out = slab_new(total, element);
-    fill_tile(c, self->ranks->size, self->rank, tile);
-    fill(in.data, own, tile, PERIOD * element);
-    memset(out.data, 0x5a, total);
-    struct coll_args args = {.data = out.data, .bytes = total, .in = in.data, .part_end = part_end};
-    args.longest = longest_part(part_end, self->ranks->size);
-    int code = case_run(self, c, &args, ERR);
-    if (code != HVD_UNSUPPORTED) {
-        check_result(self, c, gathered(c, self->ranks->size, out.data, part_end), code, ERR);
-        CHECK(filled(in.data, own, tile, PERIOD * element));
-    }
-}
-
-static inline void check_reducescatter(struct coll_rank *self, const struct coll_case *c) {
-    size_t element = dtype_size(c->dtype), row = c->n * element, in_end[MOST_RANKS];
-    int ranks = self->ranks->size;
-    for (int r = 0; r < ranks; r++)
-        in_end[r] = row ? coll_chunk(c->rows * row, row, ranks, r).end : 0;
-    struct coll_range own = coll_part(in_end, self->rank);
-    unsigned char tile[PERIOD * 8];
-    OWN(slab_free)
-    struct slab in = slab_new(c->rows * row, element), out = slab_new(coll_length(own), element);
-    fill_tile(c, ranks, self->rank, tile);
-    fill(in.data, c->rows * row, tile, PERIOD * element);
-    memset(out.data, 0x5a, coll_length(own));
-    struct coll_args args = {
-        .data = out.data, .bytes = c->rows * row, .in = in.data, .in_end = in_end};
-    args.longest = longest_part(in_end, ranks);
-    int code = case_run(self, c, &args, ERR);
-    if (code != HVD_UNSUPPORTED) {
-        bool good =
-            rounds_by_hosts(self, c)
-                ? within_bound(c, ranks, out.data, own.begin / element, coll_length(own) / element)
-                : result_part(c, ranks, out.data, own.begin / element, coll_length(own) / element);
-        check_result(self, c, good, code, ERR);
-        CHECK(filled(in.data, c->rows * row, tile, PERIOD * element));
-    }
-}
-
 /* Runs an alltoall again, with lists of the parts. This rank's own part stays as it is. */
 static inline int run_listed(struct coll_rank *self, const struct coll_case *c,
                              struct coll_args args, hvd_error *err) {
@@ -188,42 +123,52 @@ static inline int run_listed(struct coll_rank *self, const struct coll_case *c,
     return case_run(self, c, &args, err);
 }
 
-/* Checks an alltoall. The input has more rows than the splits; these rows must not be sent. */
-static inline void check_alltoall(struct coll_rank *self, const struct coll_case *c) {
-    size_t element = dtype_size(c->dtype), unit = c->n * element, more = unit;
-    size_t in_end[MOST_RANKS], part_end[MOST_RANKS], in_bytes = 0, out_bytes = 0;
-    int ranks = self->ranks->size, rank = self->rank;
-    struct coll_args args = {.in_end = in_end, .part_end = part_end};
-    for (int r = 0; r < ranks; r++) {
-        in_end[r] = in_bytes += c->parts[rank * ranks + r] * unit;
-        part_end[r] = out_bytes += c->parts[r * ranks + rank] * unit;
+/* Returns the arguments without those that case_run sets. out: also the input if the kind works in
+ * place. */
+static inline struct coll_args case_args(const struct coll_case *c, int ranks, struct case_parts *p,
+                                         const void *in, void *out) {
+    struct coll_args args = {.data = out, .bytes = p->in_bytes};
+    if (has_parts(c->kind)) args.in = in;
+    if (c->kind == HVD_REDUCESCATTER || c->kind == HVD_ALLTOALL) args.in_end = p->in_end;
+    if (c->kind == HVD_ALLGATHER || c->kind == HVD_ALLTOALL) args.part_end = p->part_end;
+    if (c->kind == HVD_ALLGATHER) args.bytes = p->out_bytes;
+    if (c->kind != HVD_ALLTOALL) {
+        args.longest = longest_part(args.in_end ? p->in_end : p->part_end, ranks);
+        return args;
     }
+    args.bytes = 0;
     for (int i = 0; i < ranks * ranks; i++) {
-        args.bytes += c->parts[i] * unit;
-        if (c->parts[i] * unit > args.longest) args.longest = c->parts[i] * unit;
+        size_t bytes = c->parts[i] * c->n * dtype_size(c->dtype);
+        args.bytes += bytes;
+        args.longest = bytes > args.longest ? bytes : args.longest;
     }
-    OWN(slab_free)
-    struct slab in = slab_new(in_bytes + more, element), out = slab_new(out_bytes, element);
-    memset(in.data, 0x33, in_bytes + more);
-    memset(out.data, 0x5a, out_bytes);
-    fill_pairs(c, ranks, rank, in.data);
-    args.in = in.data;
-    args.data = out.data;
-    int code = case_run(self, c, &args, ERR);
-    if (code == HVD_UNSUPPORTED) return;
-    check_result(self, c, pairs_right(c, ranks, rank, out.data), code, ERR);
-    code = run_listed(self, c, args, ERR);
-    check_result(self, c, pairs_right(c, ranks, rank, out.data), code, ERR);
+    return args;
 }
 
+/* Fills the memory, runs the collective, and checks the result and the input. The input of an
+ * alltoall has more rows than the splits; these rows must not be sent. */
 static inline void check_case(struct coll_rank *self, const struct coll_case *c) {
-    switch (c->kind) {
-    case HVD_REDUCESCATTER: check_reducescatter(self, c); break;
-    case HVD_ALLTOALL: check_alltoall(self, c); break;
-    case HVD_ALLREDUCE:
-    case HVD_BROADCAST: check_in_place(self, c); break;
-    default: check_allgather(self, c);
+    int ranks = self->ranks->size;
+    struct case_parts p = parts_of(c, ranks, self->rank);
+    size_t element = dtype_size(c->dtype);
+    size_t in_bytes = p.in_bytes + (c->kind == HVD_ALLTOALL ? c->n * element : 0);
+    OWN(slab_free)
+    struct slab in = slab_new(in_bytes, element), out = slab_new(p.out_bytes, element);
+    OWNED unsigned char *before = room(in_bytes);
+    memset(before, 0x33, in_bytes);
+    case_fill(c, ranks, self->rank, before);
+    memcpy(in.data, before, in_bytes);
+    memset(out.data, 0x5a, p.out_bytes);
+    if (!has_parts(c->kind)) memcpy(out.data, before, p.out_bytes);
+    struct coll_args args = case_args(c, ranks, &p, in.data, out.data);
+    for (int listed = 0; listed <= (c->kind == HVD_ALLTOALL); listed++) {
+        int code = listed ? run_listed(self, c, args, ERR) : case_run(self, c, &args, ERR);
+        if (code == HVD_UNSUPPORTED) return;
+        bool good = case_right(c, ranks, self->rank, rounds_by_hosts(self, c), out.data);
+        if (c->kind == HVD_ALLREDUCE) good &= same_on_all(self, out.data, p.out_bytes);
+        check_result(self, c, good, code, ERR);
     }
+    CHECK(!memcmp(in.data, before, in_bytes));
 }
 
 /* Returns whether this row of the table accepts data of any size on this comm. */
@@ -284,8 +229,7 @@ static inline void coll_cases_run(int size, coll_cases *cases) {
 /* Runs the cases without a window, with messages of this pace. */
 static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cases) {
     struct coll_run_shared shared = {.cases = cases};
-    struct local_hub *hub = hub_of(size, 0, false);
-    for (int i = 0; i < size; i++) local_hub_rank(hub, i)->pace = pace;
+    struct local_hub *hub = hub_at(hub_of(size, 0, false), pace, COST_ON_A_HOST);
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
@@ -308,11 +252,7 @@ static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost
     for (int i = 0; i < (CHECK_SLOW ? 2 : most); i++) {
         struct coll_run_shared shared = {.cases = cases};
         struct local_hub *hub = hub_on(HOSTS[i].size, HOSTS[i].lowest, true);
-        for (int r = 0; r < HOSTS[i].size; r++) {
-            local_hub_rank(hub, r)->pace = pace;
-            local_hub_rank(hub, r)->cost = cost;
-        }
-        ranks_run_hub(HOSTS[i].size, hub, coll_rank_main, &shared);
+        ranks_run_hub(HOSTS[i].size, hub_at(hub, pace, cost), coll_rank_main, &shared);
     }
 }
 

@@ -188,4 +188,56 @@ static inline bool pairs_right(const struct coll_case *c, int ranks, int rank,
     return right;
 }
 
+/* The bytes of a rank's input and output, and the ends of their parts, by rank. */
+struct case_parts {
+    size_t in_bytes, out_bytes;
+    size_t in_end[MOST_RANKS], part_end[MOST_RANKS];
+};
+
+static inline bool has_parts(hvd_kind kind) {
+    return kind != HVD_ALLREDUCE && kind != HVD_BROADCAST;
+}
+
+static inline struct case_parts parts_of(const struct coll_case *c, int ranks, int rank) {
+    struct case_parts p = {0};
+    size_t unit = c->n * dtype_size(c->dtype), many = (size_t)ranks;
+    for (int r = 0; r < ranks; r++) {
+        if (c->kind == HVD_ALLGATHER) p.out_bytes += c->parts[r] * unit;
+        if (c->kind == HVD_REDUCESCATTER)
+            p.in_bytes += (c->rows / many + ((size_t)r < c->rows % many)) * unit;
+        if (c->kind == HVD_ALLTOALL) p.in_bytes += c->parts[rank * ranks + r] * unit;
+        if (c->kind == HVD_ALLTOALL) p.out_bytes += c->parts[r * ranks + rank] * unit;
+        p.in_end[r] = p.in_bytes;
+        p.part_end[r] = p.out_bytes;
+    }
+    if (c->kind == HVD_ALLGATHER) p.in_bytes = c->parts[rank] * unit;
+    if (c->kind == HVD_REDUCESCATTER) p.out_bytes = coll_length(coll_part(p.in_end, rank));
+    if (!has_parts(c->kind)) p.in_bytes = p.out_bytes = unit;
+    return p;
+}
+
+/* case_fill fills a rank's input; case_right checks its result. by_hosts: sums may be rounded on
+ * each host and between hosts. */
+static inline void case_fill(const struct coll_case *c, int ranks, int rank, unsigned char *in) {
+    unsigned char tile[PERIOD * 8];
+    if (c->kind == HVD_ALLTOALL) return fill_pairs(c, ranks, rank, in);
+    fill_tile(c, ranks, rank, tile);
+    fill(in, parts_of(c, ranks, rank).in_bytes, tile, PERIOD * dtype_size(c->dtype));
+}
+
+static inline bool case_right(const struct coll_case *c, int ranks, int rank, bool by_hosts,
+                              const unsigned char *out) {
+    struct case_parts p = parts_of(c, ranks, rank);
+    size_t element = dtype_size(c->dtype);
+    unsigned char tile[PERIOD * 8];
+    if (c->kind == HVD_ALLGATHER) return gathered(c, ranks, out, p.part_end);
+    if (c->kind == HVD_ALLTOALL) return pairs_right(c, ranks, rank, out);
+    if (c->kind == HVD_BROADCAST) {
+        fill_tile(c, ranks, c->root, tile);
+        return filled(out, p.out_bytes, tile, PERIOD * element);
+    }
+    size_t begin = c->kind == HVD_REDUCESCATTER ? coll_part(p.in_end, rank).begin / element : 0;
+    return (by_hosts ? within_bound : result_part)(c, ranks, out, begin, p.out_bytes / element);
+}
+
 #endif

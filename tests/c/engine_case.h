@@ -26,7 +26,6 @@ struct work {
     struct engine_rank *owner;
     unsigned char *in, *out; /* input and output; the same memory if the work is in place */
     size_t in_bytes, out_bytes;
-    size_t part_end[MOST_RANKS];
     int64_t splits[MOST_RANKS];
     hvd_error error; /* result of the work */
     int completions;
@@ -105,62 +104,45 @@ static inline void work_describe(struct work *w, const char *name) {
     r->root = c->root;
     r->ndim = 1;
     r->dims[0] = (int64_t)c->n;
-    if (c->kind == HVD_ALLREDUCE || c->kind == HVD_BROADCAST) return;
-    r->ndim = 2; /* rows of n elements */
-    r->dims[0] = (int64_t)c->rows;
+    if (!has_parts(c->kind)) return;
+    struct coll_case bytes = *c; /* with rows of one byte */
+    bytes.n = 1;
+    bytes.dtype = HVD_UINT8;
+    struct case_parts rows = parts_of(&bytes, w->owner->ranks->size, w->owner->rank);
+    r->ndim = 2;
+    r->dims[0] = (int64_t)rows.in_bytes;
     r->dims[1] = (int64_t)c->n;
-    int ranks = w->owner->ranks->size, rank = w->owner->rank;
-    if (c->kind == HVD_ALLGATHER) r->dims[0] = (int64_t)c->parts[rank];
-    for (int i = 0; i < ranks && c->kind == HVD_ALLTOALL; i++)
-        r->dims[0] += (int64_t)c->parts[rank * ranks + i];
+    w->tensor.out_rows = (int64_t)rows.out_bytes;
 }
 
 static inline void work_fill(struct work *w) {
-    unsigned char tile[PERIOD * 8];
-    if (w->what.kind == HVD_ALLTOALL) {
-        fill_pairs(&w->what, w->owner->ranks->size, w->owner->rank, w->in);
-    } else {
-        fill_tile(&w->what, w->owner->ranks->size, w->owner->rank, tile);
-        fill(w->in, w->in_bytes, tile, PERIOD * dtype_size(w->what.dtype));
-    }
+    case_fill(&w->what, w->owner->ranks->size, w->owner->rank, w->in);
     if (w->in != w->out) memset(w->out, 0x5a, w->out_bytes);
     w->completions = 0;
     w->error = (hvd_error){0};
 }
 
-/* Returns the number of rows of the output; notes which rank each row is from. */
-static inline int64_t work_out_rows(struct work *w) {
-    const struct coll_case *c = &w->what;
-    int ranks = w->owner->ranks->size, rank = w->owner->rank;
-    int64_t rows = 0;
-    if (c->kind == HVD_REDUCESCATTER) return request_part_rows(&w->tensor.request, rank, ranks);
-    for (int r = 0; r < ranks && c->kind == HVD_ALLGATHER; r++) {
-        rows += (int64_t)c->parts[r];
-        w->part_end[r] = (size_t)rows * c->n * dtype_size(c->dtype);
-    }
-    if (c->kind != HVD_ALLTOALL) return rows;
-    for (int i = 0; i < ranks * ranks; i++) {
-        if (i / ranks == rank) w->splits[i % ranks] = (int64_t)c->parts[i];
-        rows += i % ranks == rank ? (int64_t)c->parts[i] : 0;
-    }
+/* Gives an alltoall its splits. */
+static inline void work_split(struct work *w) {
+    int ranks = w->owner->ranks->size;
+    for (int to = 0; to < ranks; to++)
+        w->splits[to] = (int64_t)w->what.parts[w->owner->rank * ranks + to];
     w->tensor.splits = w->splits;
     w->tensor.nsplits = (size_t)ranks;
     w->tensor.request.uneven = true;
-    return rows;
 }
 
 /* Makes a work; in place if `in_place` is true and the kind allows it. */
 static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
                              const char *name, bool in_place) {
     *w = (struct work){.what = c, .owner = me};
-    size_t element = dtype_size(c.dtype);
     work_describe(w, name);
-    w->in_bytes = w->out_bytes = request_count(&w->tensor.request) * element;
-    w->tensor.out_rows = work_out_rows(w);
-    bool has_parts = c.kind != HVD_ALLREDUCE && c.kind != HVD_BROADCAST;
-    if (has_parts) w->out_bytes = (size_t)w->tensor.out_rows * c.n * element;
+    struct case_parts parts = parts_of(&c, me->ranks->size, me->rank);
+    w->in_bytes = parts.in_bytes;
+    w->out_bytes = parts.out_bytes;
+    if (c.kind == HVD_ALLTOALL) work_split(w);
     w->in = room(w->in_bytes);
-    w->out = in_place && !has_parts ? w->in : room(w->out_bytes);
+    w->out = in_place && !has_parts(c.kind) ? w->in : room(w->out_bytes);
     w->tensor.in = w->in;
     w->tensor.out = w->out;
     w->tensor.complete = work_completed;
@@ -206,20 +188,14 @@ static inline bool engine_rank_wait(struct engine_rank *me) {
 }
 
 static inline bool work_right(const struct work *w) {
-    const struct coll_case *c = &w->what;
-    int ranks = w->owner->ranks->size;
-    if (c->kind == HVD_ALLGATHER) return gathered(c, ranks, w->out, w->part_end);
-    if (c->kind == HVD_ALLTOALL) return pairs_right(c, ranks, w->owner->rank, w->out);
-    if (c->kind == HVD_REDUCESCATTER) {
-        size_t begin = 0;
-        for (int r = 0; r < w->owner->rank; r++)
-            begin += (size_t)request_part_rows(&w->tensor.request, r, ranks) * c->n;
-        return result_part(c, ranks, w->out, begin, w->out_bytes / dtype_size(c->dtype));
-    }
-    if (c->kind == HVD_ALLREDUCE) return result_part(c, ranks, w->out, 0, c->n);
-    unsigned char tile[PERIOD * 8];
-    fill_tile(c, ranks, c->root, tile);
-    return filled(w->out, w->out_bytes, tile, PERIOD * dtype_size(c->dtype));
+    return case_right(&w->what, w->owner->ranks->size, w->owner->rank, false, w->out);
+}
+
+/* Returns whether the input is unchanged, if it is not the output. */
+static inline bool work_kept(const struct work *w) {
+    OWNED unsigned char *before = room(w->in_bytes);
+    case_fill(&w->what, w->owner->ranks->size, w->owner->rank, before);
+    return w->in == w->out || !memcmp(w->in, before, w->in_bytes);
 }
 
 static inline void check_work(const struct work *w) {
@@ -228,8 +204,8 @@ static inline void check_work(const struct work *w) {
     CHECK_CASE(w->completions == 1, "%s '%s': %d completions", text, w->tensor.request.name,
                w->completions);
     if (CHECK_CASE(w->error.code == HVD_OK, "%s: %s", text, w->error.text))
-        CHECK_CASE(work_right(w), "%s '%s' on rank %d", text, w->tensor.request.name,
-                   w->owner->rank);
+        CHECK_CASE(work_right(w) && work_kept(w), "%s '%s' on rank %d", text,
+                   w->tensor.request.name, w->owner->rank);
 }
 
 /* Fills n works and submits them in this order; NULL: in the order of the array. */

@@ -99,6 +99,18 @@ static inline struct local_hub *hub_of(int size, int per_host, bool windows) {
     return hub;
 }
 
+/* Gives all ranks of the hub messages of this pace and cost. */
+static inline struct local_hub *hub_at(struct local_hub *hub, struct pace pace, struct cost cost) {
+    for (int r = 0; r < local_hub_rank(hub, 0)->at.size; r++) {
+        local_hub_rank(hub, r)->pace = pace;
+        local_hub_rank(hub, r)->cost = cost;
+    }
+    return hub;
+}
+
+/* If messages cost nothing, rings are chosen, and move data in slices, as for large data. */
+static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1);
+
 /* Runs `run` on every rank; returns when all ranks have returned. */
 static inline void ranks_run(int size, rank_main *run, void *shared) {
     ranks_run_hub(size, local_hub_new(size, 0), run, shared);

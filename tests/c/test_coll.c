@@ -31,39 +31,6 @@ TEST(test_chunks_differ_by_at_most_one_element) {
     check_chunks((size_t)1 << 40, 4, 7);
 }
 
-static struct transport links = {.pace = {60 * 1024, 16}};
-/* without a window */
-static const struct comm MESSAGES = {.transport = &links, .size = 4, .hosts = 1};
-
-static const struct coll_algorithm *first_that_takes(const struct coll_args *args) {
-    size_t rows;
-    const struct coll_algorithm *table = coll_table(&rows);
-    for (size_t i = 0; i < rows; i++)
-        if (coll_takes(&table[i], &MESSAGES, args)) return &table[i];
-    return NULL;
-}
-
-TEST(test_an_algorithm_takes_every_collective) {
-    static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
-                                   1 << 16, 1 << 20, (size_t)1 << 40};
-    for (int kind = 0; kind < HVD_KINDS; kind++) {
-        if (kind == HVD_JOIN) continue; /* a join moves no data */
-        for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
-            for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
-                struct coll_args args = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
-                if (kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER)
-                    args.reduce = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
-                const struct coll_algorithm *row = first_that_takes(&args);
-                if (!CHECK(row != NULL)) continue;
-                CHECK(coll_choose(&MESSAGES, &args) == row);
-                CHECK(row->kind == args.kind);
-                if (row->run == coll_ring_allreduce)
-                    CHECK_INT(args.reduce->size, args.reduce->wide);
-            }
-        }
-    }
-}
-
 /* Benchmarks and error texts identify algorithms by name. */
 TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     size_t rows;
@@ -82,6 +49,7 @@ struct fault {
     int after;          /* number of waits before the link breaks; 0: it breaks before the call */
     atomic_bool spread; /* true: the broken rank's call has failed */
     int codes[MOST_RANKS];
+    unsigned char *data[MOST_RANKS];
     char texts[MOST_RANKS][1024];
 };
 
@@ -99,39 +67,29 @@ static int watch(void *arg, hvd_error *err) {
     return atomic_load(&w->fault->spread) ? error_set(err, HVD_STALLED, "told to stop") : HVD_OK;
 }
 
-static void make_args(const struct fault *f, int ranks, struct coll_args *args, size_t *part_end) {
-    size_t bytes = f->n * dtype_size(f->dtype);
-    args->kind = f->row->kind;
-    bool parts = args->kind != HVD_ALLREDUCE && args->kind != HVD_BROADCAST;
-    args->bytes = parts ? bytes * (size_t)ranks : bytes;
-    args->data = room(args->bytes);
-    for (int r = 0; r < ranks; r++) part_end[r] = bytes * (size_t)(r + 1);
-    args->part_end = args->in_end = part_end;
-    args->longest = bytes;
-    args->adasum = f->row->run == coll_adasum;
-    args->reduce = reduce_kernels((hvd_dtype)f->dtype, HVD_SUM);
-    args->prescale = args->final.scale = 1;
-    args->final.divisor = 1;
-}
-
 static void fault_main(struct ranks *ranks, int rank, void *arg) {
+    static const size_t ONES[MOST_RANKS * MOST_RANKS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     struct fault *f = arg;
-    OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
-    struct coll_args args = {.scratch = &scratch, .outer = &outer};
-    size_t part_end[MOST_RANKS];
+    int op = f->row->run == coll_adasum ? HVD_ADASUM : HVD_SUM;
+    struct coll_case c = {.row = f->row, .kind = f->row->kind, .dtype = f->dtype, .parts = ONES};
+    c.n = f->n;
+    c.rows = (size_t)ranks->size;
+    c.how = (struct scaling){op, 1, 1};
+    struct coll_rank self = {.ranks = ranks, .rank = rank, .data = f->data};
+    struct case_parts p = parts_of(&c, ranks->size, rank);
+    OWNED void *in = room(p.in_bytes), *out = room(p.out_bytes);
+    struct coll_args args = case_args(&c, ranks->size, &p, in, out);
     struct watcher watcher = {ranks, f, rank, 0};
     struct transport *t = rank_transport(ranks, rank);
-    make_args(f, ranks->size, &args, part_end);
-    OWNED void *in = room(args.bytes); /* `in` must be memory outside of the data */
-    args.in = in;
     t->patience.meanwhile = watch;
     t->patience.arg = &watcher;
     if (rank == f->broken && !f->after) local_hub_break(ranks->hub, rank);
-    f->codes[rank] =
-        coll_takes(f->row, &t->all, &args) ? f->row->run(&t->all, &args, ERR) : HVD_UNSUPPORTED;
+    f->codes[rank] = case_run(&self, &c, &args, ERR);
     memcpy(f->texts[rank], ERR->text, sizeof ERR->text);
     if (rank == f->broken) atomic_store(&f->spread, true);
-    free(args.data);
+    scratch_free(&self.scratch);
+    scratch_free(&self.outer);
 }
 
 /* If the broken rank finished before the fault, all other ranks must have finished, too. */

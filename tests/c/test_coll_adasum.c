@@ -104,27 +104,6 @@ TEST(test_adasum_equals_the_formula_of_the_paper) {
     for (int p = 1; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, adasum_cases);
 }
 
-/* Equal vectors of a million elements, so several segments. The result must be the same vector. */
-static void million(struct coll_rank *self) {
-    enum { N = 1000003 };
-    OWNED float *data = room(N * sizeof *data);
-    for (size_t i = 0; i < N; i++) data[i] = (float)(i % 1013) - 506;
-    struct coll_case c = {
-        .kind = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .n = N, .how = {HVD_ADASUM, 1, 1}};
-    struct coll_args args = {.data = data, .bytes = N * sizeof *data};
-    int code = case_run(self, &c, &args, ERR);
-    bool good = true;
-    for (size_t i = 0; i < N; i++)
-        good &= fabs((double)data[i] - ((double)(i % 1013) - 506)) <= 1e-3;
-    check_result(self, &c, good && same_on_all(self, (unsigned char *)data, N * sizeof *data), code,
-                 ERR);
-}
-
-TEST(test_a_million_elements_are_reduced_right) {
-    coll_cases_run(2, million);
-    coll_cases_run(CHECK_SLOW ? 3 : 7, million);
-}
-
 /* With infinities and NaNs any result is right if all ranks have the same bits. */
 static void unruly(struct coll_rank *self) {
     for (int dtype = HVD_FLOAT16; dtype <= HVD_FLOAT64; dtype++) {
@@ -142,6 +121,11 @@ static void unruly(struct coll_rank *self) {
 
 TEST(test_infinities_and_nans_give_the_same_bits_on_all_ranks) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, unruly);
+}
+
+TEST(test_adasum_sends_vectors_in_segments) {
+    coll_cases_run_at(2, (struct pace){64, 1}, adasum_cases);
+    coll_cases_run_at(CHECK_SLOW ? 3 : 7, (struct pace){1024, 5}, adasum_cases);
 }
 
 TEST(test_adasum_is_right_on_several_hosts) { coll_cases_run_on_hosts(adasum_cases, PLACEMENTS); }

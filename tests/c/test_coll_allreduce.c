@@ -6,40 +6,6 @@ static struct coll_case sum_of(int dtype, int op, size_t n) {
     return (struct coll_case){.kind = HVD_ALLREDUCE, .dtype = dtype, .n = n, .how = {op, 1, 1}};
 }
 
-/* Runs an allreduce in a window with separate input and output. Repeats it, so that slots are
- * reused; the largest size takes another path through the slots. */
-static void apart_case(struct coll_rank *self, size_t n) {
-    struct coll_case c = sum_of(HVD_FLOAT32, HVD_SUM, n);
-    size_t bytes = n * sizeof(float), p = (size_t)self->ranks->size;
-    unsigned char input[PERIOD * sizeof(float)], sum[PERIOD * sizeof(float)];
-    OWN(slab_free)
-    struct slab in = slab_new(bytes, sizeof(float)), out = slab_new(bytes, sizeof(float));
-    const struct comm *comm = rank_comm(self->ranks, self->rank);
-    struct coll_tensor tensor = {
-        .in = (const char *)in.data, .out = (char *)out.data, .bytes = bytes};
-    struct coll_args args = allreduce_of(&tensor, 1, HVD_FLOAT32, HVD_SUM, &self->scratch);
-    fill_tile(&c, (int)p, self->rank, input);
-    fill_tile(&c, (int)p, -1, sum);
-    fill(in.data, bytes, input, sizeof input);
-    memset(out.data, 0, bytes);
-    OK(coll_window_allreduce(comm, &args, ERR));
-    CHECK(filled(out.data, bytes, sum, sizeof sum));
-    CHECK(filled(in.data, bytes, input, sizeof input));
-}
-
-static void apart_cases(struct coll_rank *self) {
-    static const size_t SIZES[] = {1000, 30000, 400000, 5000003};
-    for (int i = 0; i < 4 - CHECK_SLOW; i++)
-        for (int pass = 0; pass < 4; pass++) apart_case(self, SIZES[i]);
-}
-
-TEST(test_an_input_outside_the_output_stays_unchanged) {
-    for (int p = 2; p <= 4; p++) {
-        struct coll_run_shared shared = {.cases = apart_cases};
-        ranks_run_on_window(p, coll_rank_main, &shared);
-    }
-}
-
 /* ---- data whose sum depends on the order or is NaN ---- */
 
 /* Fills the data with random bits, including infinities and different NaNs. */
@@ -149,12 +115,7 @@ static void sum_in_slices(struct coll_rank *self) {
 TEST(test_slices_of_16_bits_are_rounded_once_between_hosts) {
     static const int PLACED[] = {0, 0, 2, 2, 4, 4};
     struct coll_run_shared shared = {.cases = sum_in_slices};
-    struct local_hub *hub = hub_on(6, PLACED, true);
-    for (int r = 0; r < 6; r++) {
-        local_hub_rank(hub, r)->pace = (struct pace){1024, 4};
-        /* messages cost nothing, so rings are chosen, as for large data */
-        local_hub_rank(hub, r)->cost = (struct cost)COST_OF(0, 1e-9, 1);
-    }
+    struct local_hub *hub = hub_at(hub_on(6, PLACED, true), (struct pace){1024, 4}, BYTES_ALONE);
     ranks_run_hub(6, hub, coll_rank_main, &shared);
 }
 

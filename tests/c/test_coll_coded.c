@@ -135,23 +135,13 @@ TEST(test_every_codec_gives_right_sums_on_several_hosts) {
     ranks_run_hub(5, hub_of(5, 2, true), all_cases, &chosen);
 }
 
-/* Every chunk has more than one segment. */
-static void long_case(struct ranks *ranks, int rank, void *way) {
-    struct coded_rank self = {.t = rank_transport(ranks, rank), .way = *(coded_way **)way};
-    struct coded_case c = {.codec = {HVD_CODEC_1BIT, 0},
-                           .op = HVD_AVERAGE,
-                           .scale = 1,
-                           .bad = -1,
-                           .sizes = {5000001},
-                           .ntensors = 1};
-    run_case(&self, &c);
-    free_memory(&self);
-}
-
 TEST(test_messages_longer_than_a_segment_are_sent_whole) {
-    if (CHECK_SLOW) return;
-    ranks_run(2, long_case, &scattered);
-    ranks_run(3, long_case, &chosen);
+    for (int i = 0; i < 6; i++) {
+        int size = 2 + i / 2;
+        struct local_hub *hub = hub_of(size, 0, false);
+        ranks_run_hub(size, hub_at(hub, (struct pace){64, 3}, COST_ON_A_HOST), all_cases,
+                      i % 2 ? &scattered : &chosen);
+    }
 }
 
 /* ---- bytes ---- */

@@ -1,18 +1,16 @@
-/* Helpers: any number of threads gives the same bits; only one engine at a time has the helpers.
- * Also a rank's share of the cores. */
+/* Helpers: their parts cover all bytes; only one engine at a time has the helpers. Also a rank's
+ * share of the cores. test_helpers_kinds.c has the bits of results. */
 #define _GNU_SOURCE
 #include "check.h"
 
-#include "coll_case.h"
+#include "coll_data.h"
 #include "random.h"
-#include "ranks.h"
 #include "shm/helpers.h"
 #include "shm/window.h"
 
 #include <sched.h>
-#include <time.h>
 
-enum { LEAST = 512 << 10, LARGE = 1 << 20, VALUES = 300007, MOST_THREADS = 4 };
+enum { LEAST = 512 << 10, LARGE = 1 << 20, MOST_THREADS = 4 };
 
 /* ---- one process ---- */
 
@@ -107,12 +105,6 @@ TEST(test_helpers_that_do_not_make_copies_faster_are_not_used) {
     threads_run(1, use_one_core, NULL, 0);
 }
 
-static double cpu_seconds(clockid_t clock) {
-    struct timespec t;
-    REQUIRE(!clock_gettime(clock, &t));
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Computes during a collective, on the core of a helper that has no work. */
 static void *compute_beside_helper(void *arg) {
     static const double LONG = 0.1;
@@ -132,58 +124,6 @@ static void *compute_beside_helper(void *arg) {
 
 TEST(test_a_helper_without_work_does_not_spin_beside_a_computing_thread) {
     threads_run(1, compute_beside_helper, NULL, 0);
-}
-
-/* ---- ranks in a window ---- */
-
-struct bits {
-    unsigned char *first[MOST_RANKS]; /* by rank: the result with one thread */
-    int threads;
-};
-
-static size_t fill_values(float *values, int rank) {
-    for (size_t i = 0; i < VALUES; i++)
-        values[i] = (float)(int64_t)mixed(i * MOST_RANKS + (uint64_t)rank) * 1e-3F;
-    return VALUES * sizeof *values;
-}
-
-/* Two tensors, with parts of both in one round. */
-static void add_all(struct ranks *ranks, int rank, void *arg) {
-    struct bits *bits = arg;
-    const struct comm *comm = rank_comm(ranks, rank);
-    float *values = malloc(VALUES * sizeof *values);
-    size_t bytes = fill_values(values, rank), front = bytes / 12 * 4;
-    char *data = (char *)values;
-    struct coll_tensor tensors[] = {
-        {.in = data, .out = data, .bytes = front},
-        {.in = data + front, .out = data + front, .bytes = bytes - front}};
-    OWN(scratch_free) struct scratch scratch = {0};
-    struct coll_args args = allreduce_of(tensors, 2, HVD_FLOAT32, HVD_AVERAGE, &scratch);
-    args.final.divisor = comm->size;
-    comm->transport->helpers = helpers_new(bits->threads, 30e-6, LEAST);
-    for (int again = 0; again < 3; again++) {
-        fill_values(values, rank);
-        OK(coll_window_allreduce(comm, &args, ERR));
-        if (!bits->first[rank])
-            bits->first[rank] = memcpy(malloc(bytes), data, bytes);
-        else
-            CHECK(!memcmp(bits->first[rank], data, bytes));
-    }
-    helpers_free(comm->transport->helpers);
-    free(values);
-}
-
-TEST(test_any_number_of_threads_gives_the_same_bits) {
-    for (int size = 2; size <= 4; size++) {
-        struct bits bits = {.threads = 1};
-        for (; bits.threads <= MOST_THREADS; bits.threads++)
-            ranks_run_on_window(size, add_all, &bits);
-        for (int r = 0; r < size; r++) {
-            CHECK(!memcmp(bits.first[r], bits.first[0], VALUES * sizeof(float)));
-            if (r) free(bits.first[r]);
-        }
-        free(bits.first[0]);
-    }
 }
 
 /* The other rank never takes part. */

@@ -1,5 +1,6 @@
 /* Helpers share the copies and sums of every kind of collective: on one host, on several hosts, by
  * messages, and of fused tensors. Any number of threads gives the same bits. */
+#include "coll_case.h"
 #include "engine_case.h"
 
 #include "random.h"
@@ -12,39 +13,21 @@ static float in[MOST_RANKS][ROOM], results[MOST_RANKS][ROOM], first[MOST_RANKS][
 
 /* Runs a row of the table, from in[rank] to results[rank]. Returns false if the row does not accept
  * this collective. */
-static bool run_row(const struct comm *comm, const struct coll_algorithm *row, size_t n) {
-    int p = comm->size, rank = comm->rank;
-    size_t bytes = n * sizeof(float), in_end[MOST_RANKS], part_end[MOST_RANKS];
-    char *data = (char *)results[rank], *memory[MOST_RANKS];
-    const struct comm *host = comm->layout ? &comm->layout->host : comm;
-    OWN(scratch_free) struct scratch scratch = {0}, outer = {0};
-    for (int r = 0; r < p; r++) in_end[r] = coll_chunk(bytes, sizeof(float), p, r).end;
-    size_t own = coll_length(coll_part(in_end, rank)), front = bytes / 12 * 4;
-    for (int r = 0; r < p; r++)
-        part_end[r] = row->kind == HVD_ALLTOALL ? (size_t)(r + 1) * own : in_end[r];
-    for (int i = 0; i < host->size; i++)
-        memory[i] = (char *)results[host->ranks ? host->ranks[i] : i];
-    struct coll_tensor tensors[] = {
-        {.in = data, .out = data, .bytes = front},
-        {.in = data + front, .out = data + front, .bytes = bytes - front}};
-    struct coll_args args = allreduce_of(tensors, 2, HVD_FLOAT32, HVD_AVERAGE, &scratch);
-    args.prescale = 0.5;
-    args.final.divisor = p;
-    args.kind = row->kind;
-    args.data = data;
-    args.outer = &outer;
-    args.root = p - 1;
-    args.in_end = in_end;
-    args.part_end = part_end;
-    args.longest = in_end[0];
-    if (row->kind == HVD_ALLTOALL) args.bytes *= (size_t)p;
-    if (row->kind != HVD_ALLREDUCE && row->kind != HVD_BROADCAST) args.in = in[rank];
-    if (row->kind != HVD_ALLREDUCE && row->kind != HVD_REDUCESCATTER) args.reduce = NULL;
-    if (row->run == coll_direct_allreduce || row->run == coll_hosts_direct) args.memory = memory;
-    memcpy(data, in[rank], bytes);
-    if (!coll_takes(row, comm, &args)) return false;
-    OK((p > 1 ? row->run : coll_run)(comm, &args, ERR));
-    return true;
+static bool run_row(struct coll_rank *self, const struct coll_algorithm *row, size_t n) {
+    size_t p = (size_t)self->ranks->size, parts[MOST_RANKS * MOST_RANKS];
+    for (size_t i = 0; i < p * p; i++) parts[i] = n / p + (i % p < n % p);
+    struct coll_case c = {.row = p > 1 ? row : NULL, .kind = row->kind, .dtype = HVD_FLOAT32};
+    c.n = has_parts(c.kind) ? 1 : n;
+    c.rows = n;
+    c.parts = parts;
+    c.how = (struct scaling){HVD_AVERAGE, 0.5, 1};
+    c.root = (int)p - 1;
+    struct case_parts ends = parts_of(&c, (int)p, self->rank);
+    float *own = results[self->rank];
+    memcpy(own, in[self->rank], n * sizeof *own);
+    struct coll_args args = case_args(&c, (int)p, &ends, in[self->rank], own);
+    int code = case_run(self, &c, &args, ERR);
+    return code != HVD_UNSUPPORTED && OK(code);
 }
 
 /* Algorithms for small data, and Adasum, share no work. */
@@ -65,9 +48,10 @@ static void check_calls(const struct comm *comm, const struct coll_algorithm *ro
         CHECK_CASE((calls > 0) == large, "%s of %zu values: %u calls", row->name, n, calls);
 }
 
-static void compare(struct ranks *ranks, int rank, void *arg) {
+static void compare(struct coll_rank *self) {
     static const size_t SIZES[] = {0, 1, LEAST / 4 - 1, LEAST / 4, LEAST / 4 + 1, VALUES};
-    struct transport *t = rank_transport(ranks, rank);
+    const int rank = self->rank;
+    struct transport *t = rank_transport(self->ranks, rank);
     size_t rows, sizes = sizeof SIZES / sizeof *SIZES;
     const struct coll_algorithm *table = coll_table(&rows);
     uint64_t random = (uint64_t)rank;
@@ -77,7 +61,7 @@ static void compare(struct ranks *ranks, int rank, void *arg) {
         size_t n = SIZES[i % sizes], bytes = (n + MOST_RANKS) * sizeof(float);
         for (int threads = 1; threads <= MOST_THREADS && shares(row); threads++) {
             t->helpers = helpers_new(threads, i % 2 ? 30e-6 : 0, LEAST);
-            bool taken = run_row(&t->all, row, n);
+            bool taken = run_row(self, row, n);
             if (threads == 1) memcpy(first[rank], results[rank], bytes);
             if (taken && threads > 1) check_calls(&t->all, row, n, helpers_calls(t->helpers));
             CHECK_CASE(!memcmp(first[rank], results[rank], bytes), "%s of %zu values, %d threads",
@@ -88,25 +72,22 @@ static void compare(struct ranks *ranks, int rank, void *arg) {
     t->helpers = NULL;
 }
 
+static struct coll_run_shared compared = {.cases = compare};
+
 TEST(test_all_kinds_on_one_host_have_the_same_bits_with_any_number_of_threads) {
-    for (int size = 1; size <= 4; size++) ranks_run_on_window(size, compare, NULL);
+    for (int size = 1; size <= 4; size++) ranks_run_on_window(size, coll_rank_main, &compared);
 }
 
 TEST(test_results_over_messages_have_the_same_bits_with_any_number_of_threads) {
-    ranks_run(3, compare, NULL);
+    ranks_run(3, coll_rank_main, &compared);
 }
 
 TEST(test_results_of_several_hosts_have_the_same_bits_with_any_number_of_threads) {
     static const int LOWEST[][4] = {{0, 1, 1, 0}, {0, 0, 2, 2}};
-    static const struct cost BYTES_ALONE = COST_OF(0, 1e-9, 1); /* large data goes in slices */
-    for (int i = 0; i < 2; i++) {
-        struct local_hub *hub = hub_on(4, LOWEST[i], true);
-        for (int r = 0; r < 4; r++) {
-            local_hub_rank(hub, r)->pace = (struct pace){2 * LEAST, 3};
-            local_hub_rank(hub, r)->cost = BYTES_ALONE;
-        }
-        ranks_run_hub(4, hub, compare, NULL);
-    }
+    const struct pace pace = {2 * LEAST, 3};
+    for (int i = 0; i < 2; i++)
+        ranks_run_hub(4, hub_at(hub_on(4, LOWEST[i], true), pace, BYTES_ALONE), coll_rank_main,
+                      &compared);
 }
 
 /* ---- fused tensors ---- */
