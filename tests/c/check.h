@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Sanitizers and emulators make large cases ten times slower, and use address space themselves. So
@@ -124,6 +126,23 @@ static inline void *room(size_t bytes) {
     return memory;
 }
 
+/* Returns the CPU seconds of this thread or process: CLOCK_THREAD_CPUTIME_ID or
+ * CLOCK_PROCESS_CPUTIME_ID. */
+static inline double cpu_seconds(clockid_t clock) {
+    struct timespec t;
+    REQUIRE(!clock_gettime(clock, &t));
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Lowers a limit of this process; returns the old limit. RLIM_INFINITY: keeps it. */
+static inline struct rlimit limit_to(int resource, rlim_t most) {
+    struct rlimit old;
+    getrlimit(resource, &old);
+    struct rlimit lower = {most < old.rlim_cur ? most : old.rlim_cur, old.rlim_max};
+    setrlimit(resource, &lower);
+    return old;
+}
+
 /* Returns "name.3" in a buffer of this thread, valid until this thread's next call. */
 static inline const char *numbered(const char *name, int number) {
     static _Thread_local char text[64];
@@ -162,21 +181,6 @@ static inline void check_hung(int signal_number) {
     _exit(written > 0 ? 3 : 4);
 }
 
-static inline void check_begin(void) {
-    struct sigaction action = {.sa_handler = check_hung};
-    sigaction(SIGALRM, &action, NULL);
-}
-
-/* Prints the result and returns the exit status of main(). */
-static inline int check_end(const char *program) {
-    long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
-    if (failed)
-        printf("%s: %ld of %ld checks failed\n", program, failed, failed + passed);
-    else
-        printf("%s: %ld checks passed\n", program, passed);
-    return failed ? 1 : 0;
-}
-
 /* Defines a test. main() runs all tests of the file in order. */
 #define TEST(name)                                                                                 \
     static void name(void);                                                                        \
@@ -207,17 +211,20 @@ static inline void check_add(const char *name, void (*run)(void)) {
     check_tests[check_ntests++].run = run;
 }
 
-#ifndef CHECK_OWN_MAIN
 int main(int argc, char **argv) {
-    check_begin();
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = check_hung}, NULL);
     for (int i = 0; i < check_ntests; i++) {
         alarm(CHECK_SECONDS); /* the limit applies to each test */
         check_running = check_tests[i].name;
         check_tests[i].run();
     }
-    const char *slash = strrchr(argv[0], '/');
-    return check_end(slash ? slash + 1 : argv[0]);
+    const char *slash = strrchr(argv[0], '/'), *program = slash ? slash + 1 : argv[0];
+    long failed = atomic_load(&check_failed), passed = atomic_load(&check_passed);
+    if (failed)
+        printf("%s: %ld of %ld checks failed\n", program, failed, failed + passed);
+    else
+        printf("%s: %ld checks passed\n", program, passed);
+    return failed ? 1 : 0;
 }
-#endif
 
 #endif

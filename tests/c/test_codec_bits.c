@@ -2,8 +2,6 @@
  * equal. */
 #include "codec_case.h"
 
-#include <sys/resource.h>
-
 /* ---- 2bit and 1bit ---- */
 
 enum { STEPS = 6 };
@@ -255,10 +253,8 @@ TEST(test_an_encoding_that_lacks_memory_leaves_the_residual_unchanged) {
     if (CHECK_SLOW) return;   /* with a sanitizer, a refused malloc ends the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));
-    struct rlimit old;
     in[1] = 1;
-    getrlimit(RLIMIT_AS, &old);
-    setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_max = old.rlim_max});
+    struct rlimit old = limit_to(RLIMIT_AS, 0);
     FAILS(codec_encode(TOPK, in, 1, residual, n, message, ERR), HVD_NO_MEMORY);
     setrlimit(RLIMIT_AS, &old);
     CHECK(residual[1] == 0);

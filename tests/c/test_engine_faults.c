@@ -2,8 +2,6 @@
  * CPU. */
 #include "engine_case.h"
 
-#include <sys/resource.h>
-
 struct breaking {
     int rank;
     bool alone; /* ranks also submit tensors that no other rank submits */
@@ -64,63 +62,6 @@ TEST(test_a_broken_link_fails_all_tensors_with_the_first_cause) {
     }
 }
 
-/* Submits rounds until one fails: a rank that finishes the round of the fault fails in the next
- * round. */
-static hvd_error submit_until_failed(struct work *w, struct engine_rank *me) {
-    hvd_error err = {0};
-    for (int i = 0; i < 1000 && !err.code; i++) {
-        if (work_submit(w, &err) != HVD_OK || !engine_rank_wait(me)) break;
-        err = w->error;
-    }
-    return err;
-}
-
-/* Checks that the error of a death blames the dead rank. Waiting and later submissions get the same
- * text. */
-static void check_death(const hvd_error *error, struct engine_rank *me, int dead) {
-    char cause[TRANSPORT_WHO + 16], who[TRANSPORT_WHO];
-    transport_who(rank_transport(me->ranks, me->rank), dead, who);
-    snprintf(cause, sizeof cause, "%s is dead", who);
-    CHECK_CODE(error->code, HVD_RANK_DEAD, *error);
-    CHECK_HAS(error->text, cause);
-    CHECK_CASE(!strstr(error->text, "running"), "'%s'", error->text);
-    CHECK_INT(error->nblamed, 1);
-    CHECK_INT(error->blamed[0], dead);
-}
-
-struct dying {
-    struct engine_rank *me;
-    int dead;
-    struct patience before;
-};
-
-/* Notes the rank's death while the ranks wait for data. */
-static int die_meanwhile(void *arg, hvd_error *err) {
-    const struct dying *d = arg;
-    for (int r = 0; r < d->me->ranks->size; r++)
-        transport_note_death(rank_transport(d->me->ranks, r), d->dead, FATE_DIED);
-    return d->before.meanwhile(d->before.arg, err);
-}
-
-ENGINES(death_main, arg) {
-    struct patience *patience = &rank_transport(me->ranks, me->rank)->patience;
-    struct dying d = {me, *(const int *)arg, *patience};
-    patience->meanwhile = die_meanwhile;
-    patience->arg = &d;
-    OWN(work_free) struct work w;
-    work_init(&w, me, plain_sum(300007), "big", true);
-    hvd_error err = submit_until_failed(&w, me);
-    check_death(&err, me, d.dead);
-    CHECK(engine_ended(me->engine, PATIENCE));
-    CHECK(work_submit(&w, ERR) != HVD_OK);
-    check_death(ERR, me, d.dead);
-    engine_rank_end(me); /* before the scope of `d` ends */
-}
-
-TEST(test_a_death_during_a_transfer_names_the_dead_rank) {
-    for (int dead = 0; dead < 3; dead++) ranks_run(3, death_main, &dead);
-}
-
 /* The splits are changed while the tensor is under way. The error must name the rank by its number
  * in the job. */
 static const int JOB_RANKS[] = {5, 7};
@@ -155,13 +96,6 @@ TEST(test_a_job_ends_if_a_link_breaks_while_ranks_leave) {
     for (int broken = 0; broken < 3; broken++) ranks_run_to_break(3, leaving_main, &broken);
 }
 
-static double cpu_seconds(void) {
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
-}
-
 ENGINES(idle_main, arg) {
     double *least = arg;
     check_in_order(me, "before");
@@ -169,9 +103,9 @@ ENGINES(idle_main, arg) {
     for (int i = 0; i < 8; i++) {
         ranks_meet(me->ranks);
         if (me->rank == 0) {
-            double before = cpu_seconds();
+            double before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
             clock_nap(0.5);
-            *least = fmin(*least, cpu_seconds() - before);
+            *least = fmin(*least, cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - before);
         }
         ranks_meet(me->ranks);
     }

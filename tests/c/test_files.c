@@ -1,5 +1,4 @@
-/* A file at the user's path is opened, but not another user's file in a folder such as /tmp. */
-#define CHECK_OWN_MAIN
+/* Files at the user's paths. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -44,7 +43,8 @@ static void follows_a_link_of(int owner, bool follows) {
     unlink(path);
 }
 
-int main(void) {
+/* In a folder such as /tmp, others may have made the file. */
+TEST(test_only_a_file_or_link_of_this_user_is_opened) {
     REQUIRE(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/named", folder);
     snprintf(victim, sizeof victim, "%s/victim", folder);
@@ -76,5 +76,4 @@ int main(void) {
     write_to(victim);
     unlink(victim);
     rmdir(folder);
-    return check_end("test_files");
 }

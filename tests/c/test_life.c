@@ -6,7 +6,6 @@
 #include "negotiation/watch.h"
 #include "shm/life.h"
 
-#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { PROCESSES = 3 };
@@ -34,23 +33,26 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-/* files: how many files this process may open from now on. */
-static void see_killed(rlim_t files) {
-    struct rlimit old, few;
-    struct deaths d = {.of = {0}};
+/* Watches n children, the last rank first. */
+static struct life *watch_children(pid_t *pids, int n, void (*tell)(void *, int), void *arg) {
     struct life *l = NULL;
-    pid_t pids[PROCESSES];
-    counter_init(&d.all);
-    REQUIRE(life_open(&l, PROCESSES, died, &d) == HVD_OK);
+    REQUIRE(life_open(&l, n, tell, arg) == HVD_OK);
     struct life_card card = life_card_of_this_process();
     CHECK(card.space && card.pid == getpid() && card.host[0]);
-    for (int i = 0; i < PROCESSES; i++) {
+    for (int i = n - 1; i >= 0; i--) {
         card.pid = pids[i] = child();
         CHECK_INT(life_add(l, &card, i), HVD_OK);
     }
-    getrlimit(RLIMIT_NOFILE, &old);
-    few = (struct rlimit){files < old.rlim_cur ? files : old.rlim_cur, old.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &few);
+    return l;
+}
+
+/* files: how many files this process may open from now on. */
+static void see_killed(rlim_t files) {
+    struct deaths d = {.of = {0}};
+    pid_t pids[PROCESSES];
+    counter_init(&d.all);
+    struct life *l = watch_children(pids, PROCESSES, died, &d);
+    struct rlimit old = limit_to(RLIMIT_NOFILE, files);
     CHECK_INT(life_start(l), HVD_OK);
     end(pids[1], SIGKILL);
     CHECK(counter_reaches(&d.all, 1));
@@ -83,15 +85,9 @@ static void note_order(void *arg, int rank) {
 /* All ranks of a host must name the same rank. */
 TEST(test_of_several_deaths_the_lowest_rank_is_reported_first) {
     struct deaths d = {.of = {0}};
-    struct life *l = NULL;
     pid_t pids[PROCESSES];
     counter_init(&d.all);
-    REQUIRE(life_open(&l, PROCESSES, note_order, &d) == HVD_OK);
-    struct life_card card = life_card_of_this_process();
-    for (int i = PROCESSES - 1; i >= 0; i--) {
-        card.pid = pids[i] = child();
-        CHECK_INT(life_add(l, &card, i), HVD_OK);
-    }
+    struct life *l = watch_children(pids, PROCESSES, note_order, &d);
     for (int i = 0; i < PROCESSES; i++) end(pids[i], SIGKILL);
     CHECK_INT(life_start(l), HVD_OK);
     CHECK(counter_reaches(&d.all, PROCESSES));
@@ -116,16 +112,10 @@ static void note_time(void *arg, int rank) {
 TEST(test_each_death_is_reported_after_the_delay) {
     static const double DELAY = 20e-3;
     struct times times = {.of = {0}};
-    struct life *l = NULL;
     double killed[2];
     pid_t pids[2];
     counter_init(&times.all);
-    REQUIRE(life_open(&l, 2, note_time, &times) == HVD_OK);
-    struct life_card card = life_card_of_this_process();
-    for (int i = 0; i < 2; i++) {
-        card.pid = pids[i] = child();
-        CHECK_INT(life_add(l, &card, i), HVD_OK);
-    }
+    struct life *l = watch_children(pids, 2, note_time, &times);
     CHECK_INT(life_start(l), HVD_OK);
     for (int i = 0; i < 2; i++) {
         killed[i] = clock_now();
@@ -139,13 +129,10 @@ TEST(test_each_death_is_reported_after_the_delay) {
 }
 
 TEST(test_watching_fails_with_an_error_when_no_descriptor_is_left) {
-    struct rlimit old, none;
     struct life *l = NULL;
     struct life_card card = life_card_of_this_process();
     REQUIRE(life_open(&l, 1, died, NULL) == HVD_OK);
-    getrlimit(RLIMIT_NOFILE, &old);
-    none = (struct rlimit){0, old.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &none);
+    struct rlimit old = limit_to(RLIMIT_NOFILE, 0);
     CHECK_INT(life_add(l, &card, 0), HVD_NO_MEMORY);
     setrlimit(RLIMIT_NOFILE, &old);
     life_close(l);

@@ -7,7 +7,6 @@
 #include "shm/window.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 enum { N = 3, BYTES = 1 << 20, USED = 1 << 16 };
 
@@ -92,7 +91,7 @@ TEST(test_a_part_outlives_the_rank_that_made_it) {
     CHECK_INT(part_of(&parts[1], 0)[5], 9);
     CHECK_INT(shmem_attach(part_of(&parts[2], 1), USED, address, ERR), HVD_NO_MEMORY);
     CHECK(strstr(ERR->text, address) != NULL);
-    for (int i = 1; i < N; i++) shmem_release(parts[i].memory, (size_t)N * BYTES, parts[i].fd);
+    release_from(parts, 1);
 }
 
 /* In containers with separate process ids, a path may lead to another file. */
@@ -113,12 +112,9 @@ TEST(test_an_address_that_leads_to_another_file_is_refused) {
 /* A refused call must not keep the number of its closed descriptor: a later close would close
  * another file that has got this number. */
 TEST(test_refused_memory_leaves_no_file) {
-    struct rlimit old, small = {.rlim_cur = BYTES / 2};
     int fd = -2;
-    getrlimit(RLIMIT_FSIZE, &old);
-    small.rlim_max = old.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &small);
+    struct rlimit old = limit_to(RLIMIT_FSIZE, BYTES / 2);
     FAILS(shmem_make(BYTES, &fd, ERR), HVD_NO_MEMORY);
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_INT(fd, -1);

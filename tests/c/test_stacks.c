@@ -1,6 +1,4 @@
-/* A signal appends the C stack to the file and calls both earlier handlers. hvdlite's own threads
- * handle only signals of faults. */
-#define CHECK_OWN_MAIN
+/* Signals: hvdlite's own threads handle only signals of faults. */
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 
@@ -38,7 +36,7 @@ static void check_threads(void) {
     for (int i = 0; i < NFAULTS; i++) signal(FAULTS[i], SIG_DFL);
 }
 
-int main(void) {
+TEST(test_a_signal_appends_the_c_stack_and_calls_both_earlier_handlers) {
     int ends[2];
     char text[8192] = "";
     REQUIRE(pipe(ends) == 0);
@@ -55,5 +53,4 @@ int main(void) {
     CHECK_HAS(text, "C stack of the main thread:");
     CHECK_HAS(text, "test_stacks");
     check_threads();
-    return check_end("test_stacks");
 }

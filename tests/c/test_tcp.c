@@ -8,7 +8,6 @@
 #include "transport/channel.h"
 
 #include <errno.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -254,13 +253,11 @@ ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
 
 /* Limits the process's memory. Under a sanitizer, this would end the program. */
 ENDS_TEST(test_a_frame_without_memory_is_an_error, 0) {
-    struct rlimit old;
     struct frame_head head = {LINK_LONGEST, 0, FRAME_MESSAGE};
     if (CHECK_SLOW) return;
     CHECK(write(e->net[0]->peers[1].links[STREAM_MESSAGES].file, &head, sizeof head) > 0);
     OK(channel_check(e->channel[1], -1, 0, ERR));
-    getrlimit(RLIMIT_AS, &old);
-    setrlimit(RLIMIT_AS, &(struct rlimit){LINK_LONGEST / 2, old.rlim_max});
+    struct rlimit old = limit_to(RLIMIT_AS, LINK_LONGEST / 2);
     net_look(e->net[1]);
     setrlimit(RLIMIT_AS, &old);
     FAILS(channel_check(e->channel[1], -1, 0, ERR), HVD_NO_MEMORY);

@@ -8,7 +8,6 @@
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 enum { TINY = 1, RANKS = 3 };
 
@@ -47,23 +46,17 @@ TEST(test_an_error_on_one_rank_fails_the_start_on_all_ranks) {
     run_everywhere(check_agreement, &(int){1});
 }
 
-static double cpu_time(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* A rank that waits 0.3 s for data sleeps. least: by rank, the CPU seconds of the best try. */
 static void wait_for_data(struct ranks *ranks, int rank, void *least) {
     struct transport *t = rank_transport(ranks, rank);
     struct transfer x = {{0}, 0, 0};
     int peer = (rank + 1) % RANKS, from = (rank + RANKS - 1) % RANKS;
     char out = 'x', in = 0;
-    double begin = cpu_time(), *own = (double *)least + rank;
+    double begin = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), *own = (double *)least + rank;
     if (rank) OK(comm_irecv(&t->all, &in, 1, from, &x, ERR));
     if (rank) OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
     if (!rank) clock_nap(0.3);
-    *own = fmin(*own, cpu_time() - begin);
+    *own = fmin(*own, cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin);
     if (peer) OK(comm_isend(&t->all, &out, 1, peer, &x, ERR));
     OK(comm_wait(&t->all, &x, &(struct waiter){0}, ERR));
     CHECK(in == (rank ? 'x' : 0));
