@@ -134,6 +134,8 @@ FIXED    := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(
 # Optimizing the tests themselves takes most of the time of the compilation, so only tests that try
 # all interleavings are optimized fully, as is the core.
 OF_TESTS = $(if $(findstring test_interleavings,$@),,-Og)
+# These tests also compile some files of the core in their own way (tests/c/interleave_core.h).
+INSTEAD  = $(if $(findstring test_interleavings,$@),-Xlinker --allow-multiple-definition)
 define c-tests # name, flags
 build/c/$1/%.o: hvdlite/csrc/%.c Makefile hvdlite/csrc/flags.txt
 	@mkdir -p $$(@D)
@@ -142,7 +144,7 @@ build/c/$1/test_%.o: tests/c/test_%.c Makefile hvdlite/csrc/flags.txt
 	@mkdir -p $$(@D)
 	@$$(CC) $$(C_FLAGS) -Wno-unused-parameter $2 $$(OF_TESTS) -c $$< -o $$@
 build/c/$1/test_%: build/c/$1/test_%.o $$(patsubst %,build/c/$1/%.o,$$(CORE) $$(JOB))
-	@$$(CC) -pthread $2 $$^ -o $$@ -ldl -lm
+	@$$(CC) -pthread $2 $$(INSTEAD) $$^ -o $$@ -ldl -lm
 .PRECIOUS: build/c/$1/%.o build/c/$1/test_%.o
 endef
 $(eval $(call c-tests,plain,-O2))
@@ -162,7 +164,8 @@ TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # the window itself, and the thread sanitizer does not see that the mappings are the same memory.
 BY_TCP  := $(foreach t,transport coll_adasum engine engine_faults engine_items engine_late,$(filter %/test_$t,$(PROGRAMS)))
 define try_each # $1: number of programs (lines of stdin) at a time, $2: command that runs each
-xargs -P $1 -I{} sh -c 'timeout 1200 $(or $2,$(FIXED)) {} >{}.log 2>&1 && echo "ok     {}" || \
+xargs -P $1 -I{} sh -c 'begin=$$(date +%s); timeout 1200 $(or $2,$(FIXED)) {} >{}.log 2>&1 && \
+    echo "ok     {}, $$(($$(date +%s) - begin)) s" || \
     { status=$$?; cat {}.log; echo "FAILED {} (exit $$status)"; exit 1; }'
 endef
 

@@ -1,6 +1,7 @@
 /* Compiles files of the core with a point before each access to shared memory.
  *
- * Include it after the core's headers, then include the core's files. */
+ * Include it after the core's headers, then include the core's files. The Makefile lets the linker
+ * take these functions instead of those of the core's objects. */
 #ifndef HVDLITE_INTERLEAVE_CORE_H
 #define HVDLITE_INTERLEAVE_CORE_H
 
@@ -47,11 +48,6 @@ static void simulated_futex(const atomic_uint *word, int op, unsigned value) {
 
 #define syscall(number, word, op, value, timeout, ...)                                             \
     ((void)(timeout), simulated_futex(word, op, value))
-#define doorbell_ring search_ring
-#define doorbell_listen search_listen
-#define doorbell_sleep search_sleep
-#define doorbell_sleep_while search_sleep_while
-#define doorbell_wake_all search_wake_all
 #include "shm/doorbell.c"
 
 #endif

@@ -14,26 +14,10 @@
 #define damaged mailbox_damaged
 #define put mailbox_put
 #define begin mailbox_begin
-#define mailbox_send search_send
-#define mailbox_flush search_flush
-#define mailbox_receive search_receive
-#define mail_out_free search_out_free
-#define mail_in_free search_in_free
-int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err);
 #include "shm/mailbox.c"
 #undef put
 #undef begin
 
-#define window_bytes search_window_bytes
-#define window_init search_window_init
-#define window_touch search_window_touch
-#define window_raise search_raise
-#define window_raised search_raised
-#define cpus_publish search_cpus_publish
-#define cpus_quota search_cpus_quota
-#define cpus_share search_cpus_share
-#define cpus_publish_core search_cpus_publish_core
-#define cpus_crowded search_cpus_crowded
 #include "shm/window.c"
 
 struct awaited_flag {
@@ -49,34 +33,25 @@ static bool flag_is_raised(const void *arg) {
            f->round;
 }
 
-static int search_wait_flag(const struct comm *comm, int rank, enum window_flag flag,
-                            uint64_t round, hvd_error *err) {
+int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
+                   hvd_error *err) {
     wait_until(flag_is_raised, &(struct awaited_flag){comm->window, rank, flag, round});
     return HVD_OK;
 }
 
-#define comm_wait_flag search_wait_flag
-#define comm_wait_flags search_wait_flags
-#define comm_wait_slot search_wait_slot
-#define comm_isend search_isend
-#define comm_irecv search_irecv
-#define comm_wait search_wait
-#define comm_count_window search_count_window
-#define comm_cost search_cost
-#define comm_pace search_pace
-static int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round,
-                           hvd_error *err) {
+int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round,
+                    hvd_error *err) {
     for (int d = 1; d < comm->size; d++)
         HVD_TRY(comm_wait_flag(comm, (comm->rank + d) % comm->size, flag, round, err));
     return HVD_OK;
 }
 
-static int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
+int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
     if (round < WINDOW_SLOTS) return HVD_OK;
     return comm_wait_flags(comm, WINDOW_TAKEN, round - WINDOW_SLOTS, err);
 }
 
-static void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
+void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
 /* Places a point only once per page, to limit the number of orders. */
 static void *turn_at(void *to) {
@@ -88,12 +63,6 @@ static void *turn_at(void *to) {
 #define comm_helpers(comm) NULL
 #define lines_copy(to, from, n) (lines_copy)(turn_at(to), from, n)
 #define lines_copy_over(to, from, n) (lines_copy_over)(turn_at(to), from, n)
-#define coll_window_allreduce search_allreduce
-#define coll_window_teams search_teams
-#define coll_window_broadcast search_broadcast
-#define coll_window_allgather search_allgather
-#define coll_window_teams search_teams
-#define pass_run search_pass_run
 #include "collectives/window_pass.c"
 
 #include "collectives/window.c"
@@ -118,12 +87,12 @@ static void close_bell(void) {}
 static void ring_or_sleep(int task) {
     for (int i = 0; i < sleeper.rings && task > 0; i++) {
         atomic_fetch_add(&sleeper.work, 1);
-        search_ring(&sleeper.bell);
+        doorbell_ring(&sleeper.bell);
     }
     for (unsigned all = (unsigned)(sleeper.rings * (search.n - 1)); task == 0;) {
-        unsigned ticket = search_listen(&sleeper.bell);
+        unsigned ticket = doorbell_listen(&sleeper.bell);
         if (atomic_load(&sleeper.work) == all) return;
-        search_sleep(&sleeper.bell, ticket, 1);
+        doorbell_sleep(&sleeper.bell, ticket, 1);
     }
 }
 
@@ -156,8 +125,8 @@ static void open_mail(void) {
 }
 
 static void close_mail(void) {
-    search_out_free(&mail.out);
-    search_in_free(&mail.in);
+    mail_out_free(&mail.out);
+    mail_in_free(&mail.in);
 }
 
 static bool has_room(const void *arg) {
@@ -170,10 +139,10 @@ static bool has_mail(const void *arg) {
 
 static void write_mail(void) {
     for (int i = 0; i < MESSAGES; i++)
-        OK(search_send(&mail.box, &mail.out, message, length_of(i), ERR));
+        OK(mailbox_send(&mail.box, &mail.out, message, length_of(i), ERR));
     while (mail.out.size) {
         wait_until(has_room, NULL);
-        OK(search_flush(&mail.box, &mail.out, ERR));
+        OK(mailbox_flush(&mail.box, &mail.out, ERR));
     }
 }
 
@@ -181,7 +150,7 @@ static void read_mail(void) {
     for (int i = 0; i < MESSAGES;) {
         void *data;
         size_t size = 0;
-        OK(search_receive(&mail.box, &mail.in, &data, &size, ERR));
+        OK(mailbox_receive(&mail.box, &mail.in, &data, &size, ERR));
         if (!data) {
             wait_until(has_mail, NULL);
             continue;
@@ -226,7 +195,7 @@ static void open_rank(struct window_rank *rank) {
 
 static void open_host(void) {
     for (int r = 0; r < search.n; r++) {
-        search_window_init(&host.windows[r], host.memory, search.n, r);
+        window_init(&host.windows[r], host.memory, search.n, r);
         open_rank(&host.windows[r].ranks[r]);
     }
 }
@@ -256,7 +225,7 @@ static void call_once(const struct comm *comm, int call) {
                              .final = {1, 1},
                              .scratch = &host.scratch[comm->rank]};
     bool adds = args.kind == HVD_ALLREDUCE;
-    OK((adds ? search_allreduce : search_broadcast)(comm, &args, ERR));
+    OK((adds ? coll_window_allreduce : coll_window_broadcast)(comm, &args, ERR));
     size_t right = 0;
     for (size_t i = 0; i < host.values; i++)
         right += data[i] == (adds ? sum_of(call) : input(0, call));
@@ -269,7 +238,7 @@ static void call_all(int rank) {
 }
 
 static long search_window(int ranks, int values, int most) {
-    host.memory = aligned_alloc(4096, search_window_bytes(ranks));
+    host.memory = aligned_alloc(4096, window_bytes(ranks));
     REQUIRE(host.memory);
     host.values = (size_t)values;
     long orders = interleave(ranks, most, call_all, open_host, close_host);

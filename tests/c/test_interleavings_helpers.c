@@ -11,16 +11,6 @@
 
 #include "interleave_core.h"
 
-#define helpers_new search_helpers_new
-#define helpers_free search_helpers_free
-#define helpers_measure search_helpers_measure
-#define helpers_threads search_helpers_threads
-#define helpers_calls search_helpers_calls
-#define helpers_begin search_helpers_begin
-#define helpers_run search_helpers_run
-#define helpers_end search_helpers_end
-#define helpers_do search_helpers_do
-
 /* Number of helpers started; number of helpers that can start. Helper i is task i. */
 static int started, can_start;
 
@@ -85,15 +75,15 @@ static void count_part(const void *arg, int part, int parts) {
 }
 
 static void run_works(int works) {
-    int parts = search_helpers_begin(of.h, LEAST);
+    int parts = helpers_begin(of.h, LEAST);
     REQUIRE(parts == search.n);
-    CHECK_INT(search_helpers_begin(of.h, LEAST), 1); /* another engine works without helpers */
+    CHECK_INT(helpers_begin(of.h, LEAST), 1); /* another engine works without helpers */
     for (int i = 0; i < works; i++) {
         int own = ++of.work;
-        search_helpers_run(of.h, count_part, &own);
+        helpers_run(of.h, count_part, &own);
         for (int part = 0; part < parts; part++) CHECK_INT(of.done[part], of.work);
     }
-    search_helpers_end(of.h, parts);
+    helpers_end(of.h, parts);
 }
 
 static bool is_started(const void *task) { return started >= *(const int *)task; }
@@ -103,7 +93,7 @@ static void engine_or_helper(int task) {
     if (task == 0) {
         run_works(search.n < 4 ? 2 : 1);
         run_works(1);
-        search_helpers_free(of.h);
+        helpers_free(of.h);
         of.h = NULL;
     } else if (task <= can_start) {
         wait_until(is_started, &task);
@@ -120,7 +110,7 @@ static void open_helpers(void) {
     memset(asleep, 0, sizeof asleep);
     started = 0;
     simulated_time = 1;
-    of.h = search_helpers_new(search.n, spin, LEAST);
+    of.h = helpers_new(search.n, spin, LEAST);
     REQUIRE(of.h != NULL);
 }
 
@@ -139,7 +129,7 @@ TEST(test_each_part_is_done_once) {
             }
         }
     }
-    CHECK(search_helpers_new(1, 0, LEAST) == NULL);
-    CHECK_INT(search_helpers_begin(NULL, LEAST), 1);
-    CHECK_INT(search_helpers_threads(NULL), 1);
+    CHECK(helpers_new(1, 0, LEAST) == NULL);
+    CHECK_INT(helpers_begin(NULL, LEAST), 1);
+    CHECK_INT(helpers_threads(NULL), 1);
 }
