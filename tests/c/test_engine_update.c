@@ -198,18 +198,3 @@ ENGINES_TEST(test_impossible_updates_are_refused, ranks_run_on_window, 2, 2) {
     w.tensor.request.rule = HVD_RULES;
     refuse(me, &w, "unknown update rule");
 }
-
-ENGINES_TEST(test_a_tensor_fails_if_ranks_give_it_different_update_rules, ranks_run_on_window, 2,
-             2) {
-    OWN(work_free) struct work w;
-    float value[2] = {0};
-    work_init(&w, me, plain_sum(1), "either", true);
-    w.tensor.update = (hvd_update){.rule = HVD_SGD, .weights = &value[0]};
-    w.tensor.update.states[0] = &value[1];
-    w.tensor.request.rule = w.tensor.update.rule = me->rank ? HVD_SGD_MOMENTUM : HVD_SGD;
-    OK(work_submit(&w, ERR));
-    engine_rank_wait(me);
-    CHECK(w.error.code != HVD_OK && strstr(w.error.text, "SGD with momentum"));
-    CHECK_INT((int)value[0], 0);
-    check_in_order(me, "after");
-}

@@ -21,8 +21,6 @@ static size_t length_of(uint64_t *random, int i) {
     return bits % (i % 10 ? 60 : 9000);
 }
 
-static unsigned char byte_of(int i, size_t at) { return (unsigned char)((size_t)i * 31 + at); }
-
 static void *write_all(void *arg) {
     struct mailbox *box = arg;
     OWN(mail_out_free) struct mail_out out = {0};
@@ -30,17 +28,11 @@ static void *write_all(void *arg) {
     static unsigned char data[3 * MAILBOX_BYTES];
     for (int i = 0; i < MESSAGES; i++) {
         size_t size = length_of(&random, i);
-        for (size_t k = 0; k < size; k++) data[k] = byte_of(i, k);
+        fill_mixed(data, size, (uint64_t)i);
         OK(mailbox_send(box, &out, data, size, ERR));
     }
     for (; out.size; sched_yield()) OK(mailbox_flush(box, &out, ERR));
     return NULL;
-}
-
-static bool right(const unsigned char *data, size_t size, int i) {
-    for (size_t k = 0; k < size; k++)
-        if (data[k] != byte_of(i, k)) return false;
-    return true;
 }
 
 #define BOX_TEST(name) TEST_ON(name, struct mailbox, box, box = mailbox_new(), free(box))
@@ -59,7 +51,7 @@ BOX_TEST(test_messages_of_any_length_arrive_in_order) {
             continue;
         }
         CHECK_INT(size, length_of(&random, i));
-        CHECK(right(data, size, i));
+        CHECK(is_mixed(data, size, (uint64_t)i));
         free(data);
         i++;
     }

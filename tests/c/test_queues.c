@@ -22,20 +22,10 @@ QUEUES_TEST(test_a_collective_waits_for_an_earlier_collective_of_its_name) {
     CHECK(queue_ready(&queues, &other) == &other);
     CHECK(queue_next(&queues, &other) == NULL);
     CHECK(queue_ready(&queues, &first) == &first);
-    CHECK(queue_next(&queues, &first) == &second);
-    CHECK(queue_next(&queues, &second) == NULL); /* the third entry is not ready yet */
+    CHECK(queue_next(&queues, &first) == &second); /* this thread also submits the second */
+    CHECK(queue_next(&queues, &second) == NULL);   /* the third entry is not ready yet */
     CHECK(queue_ready(&queues, &third) == &third);
     CHECK(queue_next(&queues, &third) == NULL);
-}
-
-QUEUES_TEST(test_the_thread_that_submits_a_collective_also_submits_the_next_of_its_name) {
-    struct queue_entry first, second;
-    enter(&first, 0, "weight");
-    enter(&second, 0, "weight");
-    CHECK(queue_ready(&queues, &first) == &first);
-    CHECK(queue_ready(&queues, &second) == NULL);
-    CHECK(queue_next(&queues, &first) == &second);
-    CHECK(queue_next(&queues, &second) == NULL);
 }
 
 QUEUES_TEST(test_equal_names_in_two_groups_do_not_wait_for_each_other) {

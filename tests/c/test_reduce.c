@@ -88,17 +88,6 @@ static void check_all_at_once(int dtype, int ranks, struct scaling how, size_t n
                    ranks, how.op, how.prescale, how.postscale, i, n);
 }
 
-TEST(test_every_dtype_and_op_has_a_name_and_a_kernel) {
-    for (int op = 0; op < HVD_OPS; op++) {
-        for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
-            const struct reduce_kernels *k = reduce_kernels((hvd_dtype)dtype, (hvd_op)op);
-            CHECK_CASE(dtype_name(dtype) && k && k->size == dtype_size(dtype) && k->widen &&
-                           k->combine && k->combine_wide && k->narrow,
-                       "dtype %d, op %d", dtype, op);
-        }
-    }
-}
-
 TEST(test_every_kernel_gives_the_serial_result) {
     static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 31, 64, 65, MOST};
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++)

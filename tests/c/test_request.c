@@ -128,6 +128,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(dtype, HVD_FLOAT64, FIELD_DTYPE);
     sum.codec = (struct codec){HVD_CODEC_2BIT, 0.5};
     CONFLICT(codec, sum.codec, FIELD_DTYPE);
+    CONFLICT(rule, HVD_SGD, FIELD_RULE);
     CONFLICT(codec.parameter, 0.25, FIELD_CODEC);
     CONFLICT(codec, ((struct codec){HVD_CODEC_1BIT, 0.5}), FIELD_CODEC);
     CONFLICT(kind, HVD_BROADCAST, FIELD_KIND);
@@ -191,9 +192,11 @@ TEST(test_error_texts_show_fields_as_users_write_them) {
                  {FIELD_SHAPE, 0, "()"},
                  {FIELD_DTYPE, 2, "float32"},
                  {FIELD_KIND, 2, "allgather"},
-                 {FIELD_OP, 2, "Average"}};
+                 {FIELD_OP, 2, "Average"},
+                 {FIELD_RULE, 2, "SGD with momentum, dealt to the hosts"}};
     struct request r = gather_of("conv0_weight", 17, 3);
     r.op = HVD_AVERAGE;
+    r.rule = HVD_SGD_MOMENTUM | REQUEST_DEALT;
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
         char text[400];
         r.ndim = WORDS[i].ndim;

@@ -129,27 +129,6 @@ TEST(test_messages_and_transfers_do_not_mix) {
 }
 
 /* If a message or a wake came after the ticket, the sleep returns immediately. */
-static void sleeping_main(struct ranks *ranks, int rank, void *arg) {
-    struct transport *t = rank_transport(ranks, rank);
-    int peer = 1 - rank;
-    for (int i = 0; i < 2000; i++) { /* a message goes back and forth, with sleeps in between */
-        if (rank == i % 2) OK(transport_send(t, peer, &i, sizeof i, ERR));
-        while (rank != i % 2) {
-            unsigned ticket = transport_listen(t);
-            struct message m;
-            OK(transport_receive(t, &m, ERR));
-            if (m.data) {
-                CHECK(*(int *)m.data == i && m.from == peer);
-                free(m.data);
-                break;
-            }
-            transport_sleep(t, ticket, 60);
-        }
-    }
-}
-
-TEST(test_a_wake_between_ticket_and_sleep_is_not_lost) { ranks_run(2, sleeping_main, NULL); }
-
 TEST(test_a_wake_or_a_message_ends_a_sleep) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(2, 0);
     struct transport *t = local_hub_rank(hub, 0);

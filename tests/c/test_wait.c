@@ -49,14 +49,6 @@ TEST(test_seconds_out_of_range_become_0_or_a_day) {
     }
 }
 
-TEST(test_each_wait_begins_with_spinning) {
-    for (int i = 0; i < 5; i++) {
-        struct waiter w = {0};
-        CHECK_NEAR(waiter_next(&w, i * 10.0 + 1, SPINS, 1), 0, 0);
-        CHECK(waiter_next(&w, i * 10.0 + 2, SPINS, 1) > 0);
-    }
-}
-
 /* On a slow link, each segment once cost 0.3 ms of yielding: a quarter of a core. */
 TEST(test_after_long_waits_the_next_wait_naps_immediately) {
     struct waiter w = {0};
