@@ -80,11 +80,11 @@ static void run_region_on(int p, const int *lowest, int outside, int shifted) {
 }
 
 TEST(test_a_sum_of_tensors_in_a_region_is_exact) {
-    for (int p = 1; p <= 5; p++) run_region_on(p, NULL, -1, -1);
+    for (int p = 1; p <= 5; p = more_ranks(p)) run_region_on(p, NULL, -1, -1);
 }
 
 TEST(test_a_rank_whose_tensor_lies_outside_the_region_gets_the_same_sum) {
-    for (int p = 2; p <= 4; p++) {
+    for (int p = 2; p <= 4; p = more_ranks(p)) {
         run_region_on(p, NULL, 0, -1);
         run_region_on(p, NULL, p - 1, -1);
         run_region_on(p, NULL, -1, p - 1);
