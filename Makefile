@@ -158,7 +158,7 @@ c-programs: $(PROGRAMS)
 
 # One program runs per core. WAITING programs wait for time limits without using a core, so they run
 # in addition to the others. TIMED programs measure times, so they run alone.
-WAITING := $(filter $(foreach t,engine_silent engine_faults engine_steps engine_leave tcp_ranks,%/test_$t),$(PROGRAMS))
+WAITING := $(filter $(foreach t,engine_silent engine_faults engine_steps engine_leave tcp_ranks p2p fast_hosts,%/test_$t),$(PROGRAMS))
 TIMED   := $(filter %/test_many_pending,$(PROGRAMS))
 # These run again with ranks that are connected by sockets. None uses windows: each rank would map
 # the window itself, and the thread sanitizer does not see that the mappings are the same memory.
