@@ -34,6 +34,7 @@ MODULES = {
     "horovod.torch.elastic.state": ("hvdlite.torch.elastic",),
     "horovod.torch.functions": (_TORCH,),
     "horovod.torch.mpi_ops": (_TORCH, *_COMMON),
+    "horovod.tensorflow.compression": (_TENSORFLOW,),
     "horovod.tensorflow.functions": (_TENSORFLOW,),
     "horovod.tensorflow.mpi_ops": (_TENSORFLOW, *_COMMON),
     "horovod.tensorflow.util": (_UTIL,),

@@ -30,28 +30,16 @@ def average(grads: Sequence, reducer: GradientReducer, step, names: Sequence[str
 
 
 def _on_torch(reducer: GradientReducer, step, names, labels: Sequence[int], tensors) -> List:
-    import torch
-    from ml_dtypes import bfloat16  # installed with Keras, which requires ml_dtypes
-
-    from hvdlite.torch.tensors import check
+    from hvdlite.torch import exchange
+    from hvdlite.torch import tensors as of_torch
 
     for i, tensor in zip(labels, tensors):
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            check(f"gradient {i}", tensor)  # raises for an unsupported tensor
-
-    def to_numpy(tensor):  # .numpy() raises for bfloat16, so pass bfloat16 as int16
-        tensor, is_bfloat16 = tensor.detach(), tensor.dtype is torch.bfloat16
-        return tensor.view(torch.int16).numpy().view(bfloat16) if is_bfloat16 else tensor.numpy()
-
-    def to_torch(array):
-        if array.dtype == bfloat16:
-            return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-    arrays = [to_numpy(each) for each in tensors]
+        of_torch.check(f"gradient {i}", tensor)
     if reducer.step_check is not None:
         reducer.step_check.start(int(step), labels, names).synchronize()
-    return [to_torch(array) for array in reducer.start(labels, arrays).synchronize()]
+    full, (op, scales) = [reducer.name(i) for i in labels], reducer.reduction.of_arrays()
+    process_set = reducer.reduction.process_set
+    return exchange.allreduce(full, tensors, op, scales, process_set).synchronize()
 
 
 def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensors) -> List:

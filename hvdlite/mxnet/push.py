@@ -131,16 +131,6 @@ class Holding:
         call(lib.hvd_mxnet_push_holding, _mxnet, works, len(works), held, len(held))
 
 
-def describe_holding(name: str, settings: Settings, update=None) -> Described:
-    """Return the C description of an allreduce for :class:`Holding`.
-
-    :param update: an ``hvd_update *``, which the result keeps alive; or None.
-    """
-    members = {} if update is None else {"update": update}
-    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict(), **members)
-    return Described(settings, tensor, name, [*alive, update])
-
-
 def _fill(kind, work, name, out, details, source, residual):
     described = _describe(kind, name, **details)
     work.tensor, work.out = described[0], _handle(name, out)
@@ -194,11 +184,17 @@ def recent(make):
     return last_or_new
 
 
-@recent
-def describe_allreduce(name, settings: Settings) -> Described:
-    """Return the description of an allreduce, for :func:`push_in_place`."""
-    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict())
-    return Described(settings, tensor, name, alive)
+def describe_holding(name, settings: Settings, update=None) -> Described:
+    """Return the C description of an allreduce for :class:`Holding`.
+
+    :param update: an ``hvd_update *``, which the result keeps alive; or None.
+    """
+    members = {} if update is None else {"update": update}
+    tensor, alive = describe(lib.HVD_ALLREDUCE, name, **settings._asdict(), **members)
+    return Described(settings, tensor, name, [*alive, update])
+
+
+describe_allreduce = recent(describe_holding)  # for :func:`push_in_place`
 
 
 def validate(kind, name, array, **details) -> None:

@@ -21,18 +21,17 @@ except ImportError as error:
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 _DEFINED_IN = {
-    "hvdlite.tensorflow.compression": ("Compression",),
-    "hvdlite.tensorflow.objects": ("allgather_object", "broadcast_object", "broadcast_object_fn"),
     "hvdlite.tensorflow.queries": (
         "local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op",
     ),
     "hvdlite.tensorflow.variables": (
-        "BroadcastGlobalVariablesHook", "broadcast_", "broadcast_global_variables",
+        "BroadcastGlobalVariablesHook", "allgather_object", "broadcast_",
+        "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
         "broadcast_variables",
     ),
     "hvdlite.tensorflow.ops": (
-        "allgather", "allreduce", "alltoall", "broadcast", "grouped_allgather", "grouped_allreduce",
-        "grouped_reducescatter", "join", "reducescatter",
+        "Compression", "allgather", "allreduce", "alltoall", "broadcast", "grouped_allgather",
+        "grouped_allreduce", "grouped_reducescatter", "join", "reducescatter",
     ),
     "hvdlite.tensorflow.tape": (
         "DistributedGradientTape", "DistributedOptimizer", "PartialDistributedGradientTape",

@@ -19,9 +19,22 @@ from hvdlite.core.names import group_names
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
 from hvdlite.tensorflow import differentiable
-from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of, run
-from hvdlite.training.codecs import compress
+from hvdlite.training.codecs import Cast, NoneCompressor, compress
+
+
+class FP16Compressor(Cast):
+    """Send float32 and float64 tensors as float16; add in float32 and round the sum once."""
+
+    dtype, wide = tf.float16, (tf.float32, tf.float64)
+    cast = staticmethod(tf.cast)
+
+
+class Compression:
+    """The values for the argument ``compression``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
 
 
 def _tensor(value) -> tf.Tensor:

@@ -7,10 +7,10 @@ import tensorflow as tf
 from hvdlite.core.names import calling_line, owner_name
 from hvdlite.core.process_set import global_process_set
 from hvdlite.core.reduce_ops import Average
-from hvdlite.tensorflow.compression import NoneCompressor
 from hvdlite.tensorflow.exchange import name_of
 from hvdlite.tensorflow.gradients import average, divide
 from hvdlite.tensorflow.states import REMEDY, compare
+from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import (
     GradientReducer,
     Reduction,

@@ -1,9 +1,10 @@
-"""Broadcasts variables, in eager mode, ``tf.function`` and sessions."""
+"""Broadcasts variables, in eager mode, ``tf.function`` and sessions; sends Python objects."""
 
-from typing import List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import tensorflow as tf
 
+from hvdlite.core import objects
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.tensorflow.differentiable import start_broadcast
@@ -97,3 +98,27 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord) -> None:
         """Broadcast. After an error TensorFlow makes a new session and calls this method again."""
         session.run(self.bcast_op)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, session=None, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Do what ``hvdlite.broadcast_object`` does; ``session`` is ignored."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session=None, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:  # fmt: skip
+    """Return a function that does what :func:`.broadcast_object` does, with these arguments."""
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session=None, name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> List[Any]:  # fmt: skip
+    """Do what ``hvdlite.allgather_object`` does; ``session`` is ignored."""
+    return objects.allgather_object(obj, name, process_set)
