@@ -1,16 +1,15 @@
-// Calls: the state that the calls of a group share.
+// Calls: the state that the calls of a group share, and the state of the process.
 //
-// It has handles of the core that later calls can reuse, and a list of the calls in progress, so
-// that these can be aborted.
+// The state of the calls has handles of the core that later calls can reuse, and a list of the
+// calls in progress, so that these can be aborted.
 //
 // The calls of a group use NAMES names in turn. For a name that recurs, the core sends only a cache
 // id, and need not describe and check the tensor again.
 #pragma once
 
-#include "process.h"
-
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <atomic>
@@ -19,7 +18,26 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
+extern "C" {
+#include "functions.h"
+}
+
 namespace hvdlite {
+
+class Keeper;
+
+// The state that the backend keeps between calls. Made when Python loads the backend.
+struct Process {
+    pid_t pid = getpid();               // to recognize a forked child, which has no threads
+    struct core core = {};              // functions of the core that Python has loaded
+    PyObject *bucket = nullptr;         // bucket() of groups.py; never released
+    std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job
+    std::atomic<bool> stage_all{false}; // for tests without a GPU: stage CPU tensors, too
+    Keeper *keeper = nullptr;           // never freed: its threads are not joined
+};
+inline Process process;
 
 inline std::exception_ptr failure(const std::string &text) {
     return std::make_exception_ptr(

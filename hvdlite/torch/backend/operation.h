@@ -8,7 +8,6 @@
 // tensor may need Python's lock.
 #pragma once
 
-#include "calls.h"
 #include "staging.h"
 
 #include <ATen/ATen.h>

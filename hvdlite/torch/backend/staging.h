@@ -5,7 +5,7 @@
 // the same stream. It ends before any thread sees that the operation has ended.
 #pragma once
 
-#include "process.h"
+#include "calls.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
