@@ -153,17 +153,18 @@ def script(ranks: int, name: str, *arguments: str, **options) -> Job:
     return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, **options)
 
 
-def assert_pieces_run(page: str, folder: Path) -> int:
-    """Run the Python code of a page of docs/ on two ranks; return the number of pieces.
+def assert_pieces_run(pages: str, folder: Path) -> int:
+    """Run the Python code of pages of docs/ on two ranks; return the number of pieces.
 
     A page with elastic training needs hvdliterun, because ranks that MPI starts refuse it.
     """
-    file = ROOT / "docs" / f"{page}.md"
-    elastic = "@hvd.elastic.run" in file.read_text()
+    files = [ROOT / "docs" / f"{page}.md" for page in pages.split()]
+    text = "".join(file.read_text() for file in files)
+    elastic = "@hvd.elastic.run" in text
     launcher = [sys.executable, "-m", "hvdlite.launch", "--elastic"] if elastic else []
     options = {"timeout": 120, "launcher": launcher}
-    job = assert_passed(script(2, "snippets", str(file), str(folder), **options))
-    pieces = file.read_text().count("\n```python\n") - (page == "training")
+    job = assert_passed(script(2, "snippets", str(folder), *map(str, files), **options))
+    pieces = text.count("\n```python\n") - (pages == "training")
     assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
     return pieces
 

@@ -32,9 +32,9 @@ def test_the_python_code_of_the_training_page_runs(tmp_path):
 
 
 @no_examples
-@pytest.mark.parametrize("page", ["compression", "elastic", "kvstore", "migrate"])
-def test_the_python_code_of_each_page_runs(page, tmp_path):
-    assert_pieces_run(page, tmp_path)
+@pytest.mark.parametrize("pages", ["compression kvstore migrate", "elastic"])
+def test_the_python_code_of_each_page_runs(pages, tmp_path):
+    assert_pieces_run(pages, tmp_path)
 
 
 def test_the_python_code_of_the_launch_page_runs(tmp_path):

@@ -1,6 +1,10 @@
-"""Check traces in the Trace Event Format, for ui.perfetto.dev and chrome://tracing."""
+"""Check traces, in the Trace Event Format for ui.perfetto.dev; read this rank's recorder."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
+
+import hvdlite
+from hvdlite.core.native import lib
+from hvdlite.monitor import memory
 
 Spans = Dict[str, Tuple[float, float]]
 
@@ -42,3 +46,14 @@ def _spans_of_track(events: List[Dict[str, Any]]) -> Tuple[str, Spans]:
         found[event["name"]] = begin["ts"], event["ts"]
     assert not opened, f"no end: {opened}"
     return events[0]["name"], found
+
+
+def counted(step: Callable[[], Any], steps: int) -> int:
+    """Do the steps, and gather an object after every 20; return how many steps were recorded."""
+    with memory.Recorder(f"/proc/self/fd/{lib.hvd_flight_file()}") as recorder:
+        before = recorder.head()["steps"]
+        for number in range(steps):
+            step()
+            if number % 20 == 19:
+                hvdlite.allgather_object(number)
+        return recorder.head()["steps"] - before

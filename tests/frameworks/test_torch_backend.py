@@ -144,47 +144,11 @@ def test_only_the_members_of_a_group_need_to_make_the_group(launch, tmp_path):
     assert ended.stdout.count("ALL RIGHT") == int(launch[-1]), ended.stdout + ended.stderr
 
 
-DEFAULT = """
-import torch, torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
-
-dist.Backend.default_device_backend_map["cpu"] = "hvdlite"
-for names in ([], ["cpu:hvdlite,cuda:gloo"]):
-    dist.init_process_group(*names)
-    rank = dist.get_rank()
-    for group in (None, dist.new_group()):
-        model = torch.nn.Linear(2, 1, bias=False)
-        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
-        model(torch.full((1, 2), 1.0 + rank)).backward()
-        assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
-    mesh = dist.init_device_mesh("cpu", (2,))
-    model = torch.nn.Linear(2, 1, bias=False)
-    fully_shard(model, mesh=mesh)
-    model(torch.full((1, 2), 1.0 + rank)).backward()
-    assert model.weight.grad.full_tensor().tolist() == [[1.5, 1.5]]
-    sharded = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
-    print(f"CAME TO {rank}{len(names)} {sharded.sum().full_tensor().item()}\\n", end="", flush=True)
-    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "hvdlite"
-    dist.destroy_process_group()
-"""
-
-
-def test_a_program_that_names_no_backend_or_several_gets_hvdlite(tmp_path):
-    """DistributedDataParallel, FSDP2 and DTensor use hvdlite, and PyTorch prints no warning."""
-    script = tmp_path / "default.py"
-    script.write_text(DEFAULT)
-    ended = started_by(*TORCHRUN, "2", str(script), OMP_NUM_THREADS="1")
-    assert ended.returncode == 0, ended.stderr
-    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "01", "11"), "6.0")
-    assert "arning" not in ended.stderr, ended.stderr
-
-
 SPAWNS = """
 import sys, tempfile, time, torch, torch.distributed as dist, torch.multiprocessing as mp
 
-def work(rank, size, fails, url):
-    if sys.argv[1] == "spawn":
+def work(rank, size, how, url):
+    if how in ("spawn", "fails"):
         from mpi4py import MPI  # as Lightning does: each process is the only rank of its MPI
     dist.init_process_group("hvdlite", rank=rank, world_size=size, init_method=url)
     pair, t = dist.new_group([0, size - 1]), torch.full((4,), 1.0 + rank)
@@ -193,31 +157,30 @@ def work(rank, size, fails, url):
         dist.all_reduce(t, group=pair)
     if rank == 1:
         time.sleep(1)
-        assert not fails
+        assert how != "fails"
     dist.all_reduce(t)
-    print(f"CAME TO {rank} {t[0].item()}\\n", end="", flush=True)
+    print(f"CAME TO {how}{rank} {t[0].item()}\\n", end="", flush=True)
     if rank == 1:
         time.sleep(1)
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    args = 3, sys.argv[2] == "fails", f"file://{tempfile.mkdtemp()}/store"
-    mp.start_processes(work, args, nprocs=3, start_method=sys.argv[1])
+    for how in sys.argv[1:]:
+        args = 3, how, f"file://{tempfile.mkdtemp()}/store"
+        mp.start_processes(work, args, nprocs=3, start_method=how.replace("fails", "spawn"))
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_ranks_that_a_program_starts_itself_form_a_job(method, tmp_path):
+def test_ranks_that_a_program_starts_itself_form_a_job(tmp_path):
     """No launcher starts the ranks. A rank that ends before the others does not count as dead."""
-    script = tmp_path / "spawns.py"
+    script, hows = tmp_path / "spawns.py", ["fork", "spawn", "forkserver"]
     script.write_text(SPAWNS)
-    ended = started_by("python", str(script), method, "goes well")
+    ended = started_by("python", str(script), *hows)
     assert ended.returncode == 0, ended.stderr
-    assert came_to(ended.stdout) == dict.fromkeys("012", "30.0")
+    ends = {f"{how}{rank}": "30.0" for how in hows for rank in range(3)}
+    assert came_to(ended.stdout) == ends
     assert "hvdlite" not in ended.stderr
-    if method != "spawn":  # the failure below does not depend on the method
-        return
-    failed = started_by("python", str(script), method, "fails")
+    failed = started_by("python", str(script), "fails")
     assert failed.returncode == 1
     assert re.search("rank 1 left the job .*code 1|AssertionError", failed.stderr), failed.stderr
 

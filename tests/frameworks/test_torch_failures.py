@@ -52,7 +52,6 @@ if rank == 1:
     time.sleep(0.3)
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    t = torch.ones(999)
 begin = time.monotonic()
 works = []
 if how == "killed":
@@ -76,15 +75,10 @@ else:
         tell_of(future.wait)
 if how == "killed":
     tell_of(dist.group.WORLD.monitored_barrier)
-if how == "mismatch":
-    tell_of(lambda: dist.all_reduce(t, async_op=True).get_future().wait())
-if how != "killed" and rank != 1:
+elif rank != 1:
     dist.all_reduce(t, group=group)
     print("GOES ON", rank, flush=True)
-if how == "killed" or how == "frozen":
-    os._exit(7)
-dist.barrier()
-dist.destroy_process_group()
+os._exit(7)
 """
 
 
@@ -93,7 +87,6 @@ dist.destroy_process_group()
     [
         ("killed", "0000022222", "rank 1 .*(died|dead|gone|ended)"),
         ("frozen", "02", "Timed out waiting 3000 ms for"),
-        ("mismatch", "001122", r"ranks disagree on the shape: .*rank 1: \(999,\)"),
     ],
 )
 def test_a_failure_is_an_error_on_every_waiting_rank(how, who, text, tmp_path):
@@ -110,10 +103,26 @@ def test_a_failure_is_an_error_on_every_waiting_rank(how, who, text, tmp_path):
 
 AGAIN = """
 import sys, threading, time, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+def train():
+    for group in (None, dist.new_group()):
+        model = torch.nn.Linear(2, 1, bias=False)
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+        model(torch.full((1, 2), 1.0 + rank)).backward()
+        assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+    mesh = dist.init_device_mesh("cpu", (2,))
+    model = torch.nn.Linear(2, 1, bias=False)
+    fully_shard(model, mesh=mesh)
+    model(torch.full((1, 2), 1.0 + rank)).backward()
+    assert model.weight.grad.full_tensor().tolist() == [[1.5, 1.5]]
+    sharded = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    assert sharded.sum().full_tensor().item() == 6
 
 dist.Backend.default_device_backend_map["cpu"] = "hvdlite"
-for turn in range(3):
-    dist.init_process_group(*["hvdlite"][turn:])
+for turn, names in enumerate((["cpu:hvdlite,cuda:gloo"], ["hvdlite"], [])):
+    dist.init_process_group(*names)
     assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "hvdlite"
     rank = dist.get_rank()
     if turn == 1 and rank == 0:
@@ -123,9 +132,8 @@ for turn in range(3):
         except dist.DistBackendError as error:
             print("RAISED", error, flush=True)
     elif turn != 1:
-        t = torch.ones(4)
-        dist.all_reduce(t)
-        print(f"CAME TO {rank}{turn} {t[0].item()}\\n", end="", flush=True)
+        train()
+        print(f"CAME TO {rank}{turn} end\\n", end="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
     time.sleep(1 - rank)  # rank 0 hosts the store, so it must not begin the next turn later
@@ -133,9 +141,11 @@ for turn in range(3):
 
 
 def test_a_process_group_can_be_made_again_after_destroy_and_abort(tmp_path):
+    """With several names of backends and without a name. DDP, FSDP2 and DTensor use hvdlite."""
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
     ended = started_by(*TORCHRUN, "2", str(script))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "2.0")
+    assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "end")
+    assert "arning" not in ended.stderr, ended.stderr
     assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)

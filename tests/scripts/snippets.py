@@ -1,4 +1,4 @@
-"""Run the Python code of a page on every rank, each piece separately.
+"""Run the Python code of pages on every rank, each piece separately. argv: folder, pages.
 
 Names that a piece uses without defining them, such as a net, come from PREPARED or, if PREPARED
 does not have the page, from the page's first piece.
@@ -77,30 +77,38 @@ parameters = {"objective": "binary:logistic"}
 """,
 }
 
-page, folder = Path(sys.argv[1]).resolve(), sys.argv[2]
-text = page.read_text()
+folder = sys.argv[1]
 has_bfloat16 = re.search(r"\b(avx512_bf16|amx_bf16)\b", Path("/proc/cpuinfo").read_text())
-pieces = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
-before = PREPARED.get(page.name)
 hvd.init()
 os.makedirs(os.path.join(folder, str(hvd.rank())), exist_ok=True)
-os.chdir(folder if before is None else os.path.join(folder, str(hvd.rank())))
 
 
-def run(piece, scope: dict) -> None:
-    """Run a piece so that a traceback has the line numbers of the page."""
-    lines = "\n" * text.count("\n", 0, piece.start(1))
-    exec(compile(lines + piece[1], str(page), "exec"), scope)
+def run_page(page: Path) -> int:
+    """Run a page; return the number of its pieces."""
+    text, before = page.read_text(), PREPARED.get(page.name)
+    pieces = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
+    os.chdir(folder if before is None else os.path.join(folder, str(hvd.rank())))
+
+    def run(piece, scope: dict) -> None:
+        """Run a piece so that a traceback has the line numbers of the page."""
+        lines = "\n" * text.count("\n", 0, piece.start(1))
+        exec(compile(lines + piece[1], str(page), "exec"), scope)
+
+    own = pieces if before else pieces[1:]
+    for piece in own:
+        if has_bfloat16 or '"bfloat16"' not in piece[1]:
+            scope = {"__name__": "snippet"}
+            if before:
+                exec(before, scope)
+            else:
+                run(pieces[0], scope)
+            run(piece, scope)
+    return len(own)
 
 
 ran = 0
-for piece in pieces if before else pieces[1:]:
-    if has_bfloat16 or '"bfloat16"' not in piece[1]:
-        scope = {"__name__": "snippet"}
-        if before:
-            exec(before, scope)
-        else:
-            run(pieces[0], scope)
-        run(piece, scope)
-    ran += 1
+for page in [Path(name).resolve() for name in sys.argv[2:]]:
+    ran += run_page(page)
+    if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
+        sys.modules["torch"].distributed.destroy_process_group()  # the next page makes its own
 report(hvd.rank(), ran=ran)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from traces import counted
 
 import hvdlite.keras as hvd
 
@@ -242,3 +243,9 @@ def test_if_ranks_freeze_different_layers_the_error_names_the_variable(rank, sev
     x = np.full((8, 6), rank + 1, np.float32)
     with pytest.raises(Exception, match="rank 0: gradient of variable 2 .*; rank 1: .*variable 2"):
         fit(model, optimizer, x, x, 8, epochs=1)
+
+
+def test_the_monitor_counts_the_steps_of_keras():
+    x, model = np.ones((2, 6), np.float32), net(0)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    assert 90 < counted(lambda: model.train_on_batch(x, x[:, :1]), 120) <= 121

@@ -46,11 +46,12 @@ def test_a_disagreement_is_an_error_on_every_rank(wrong, groups, several):
     odd = dist.get_rank() == 1
     t = torch.ones(3 if odd and wrong == "shape" else 4)
     t = t.int() if odd and wrong == "type" else t
+    call = dist.broadcast if odd and wrong == "call" else dist.all_reduce
+    how = {"src": 0} if call is dist.broadcast else {}
     with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
-        if odd and wrong == "call":
-            dist.broadcast(t, 0, group=groups[0])
-        else:
-            dist.all_reduce(t, group=groups[0])
+        call(t, **how, group=groups[0])
+    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
+        call(t, **how, group=groups[0], async_op=True).get_future().wait()
     right = torch.ones(4)
     dist.all_reduce(right, group=groups[0])
     assert (right == dist.get_world_size()).all()
