@@ -81,9 +81,19 @@ def test_mpi_yields_if_ranks_outnumber_cores(users):
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
 
 
+# Rank 1 waits until rank 0's shell, which first waits for some seconds, has printed the warning.
 LATE = """
 import os, time
-time.sleep(12 * (os.environ["OMPI_COMM_WORLD_RANK"] == "1"))
+from pathlib import Path
+from jobs import MARK, processes_of
+def warns() -> bool:
+    for pid in processes_of(f"{MARK}={os.environ[MARK]}"):
+        try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"init_wait.py\\0"): return True
+        except OSError: pass  # the process has ended
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    while not warns(): time.sleep(0.1)
+    while warns(): time.sleep(0.1)
 import hvdlite as hvd
 hvd.init()
 """
