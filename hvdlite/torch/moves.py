@@ -88,24 +88,32 @@ def _move_by(group, move: Move) -> None:
 
 
 def _reduce(group, move: Move, size: int) -> None:
-    members, out = move.members, move.out
-    options = dist.AllreduceOptions()
-    options.reduceOp = OPS[members["op"]]
-    before, after = members["prescale"], members["postscale"]
-    whole = out if move.kind == lib.HVD_ALLREDUCE else torch.empty_like(move.tensor)
-    if before != 1:
-        torch.mul(move.tensor, before, out=whole)
-    elif whole is not move.tensor:
-        whole.copy_(move.tensor)
-    group.allreduce([whole], options).wait()
-    if whole is not out:
-        rows, longer = divmod(len(whole), size)
-        begin = rows * group.rank() + min(longer, group.rank())
-        out.copy_(whole[begin : begin + len(out)])
+    members, tensor, out = move.members, move.tensor, move.out
+    op, before, after = OPS[members["op"]], members["prescale"], members["postscale"]
+    if move.kind == lib.HVD_ALLREDUCE:
+        if before != 1:
+            torch.mul(tensor, before, out=out)
+        elif out is not tensor:
+            out.copy_(tensor)
+        _allreduce(group, out, op)
+    elif len(tensor) % size == 0:
+        options = dist.ReduceScatterOptions()
+        options.reduceOp = op
+        group._reduce_scatter_base(out, tensor * before if before != 1 else tensor, options).wait()
+    else:  # NCCL's parts have equal numbers of rows
+        whole = tensor * before if before != 1 else tensor.clone()
+        _allreduce(group, whole, op)
+        out.copy_(whole.tensor_split(size)[group.rank()])
     if members["op"] == lib.HVD_AVERAGE:
         after /= size
     if after != 1:
         out.mul_(after)
+
+
+def _allreduce(group, tensor: torch.Tensor, op) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    group.allreduce([tensor], options).wait()
 
 
 def _gather(group, move: Move) -> None:

@@ -31,6 +31,10 @@ class Gloo:
         CALLS.append(("allreduce", some[0].numel()))
         return self._group.allreduce(some, options)
 
+    def _reduce_scatter_base(self, out, whole, options):
+        CALLS.append(("reduce_scatter", whole.numel()))
+        return self._group._reduce_scatter_base(out, whole, options)
+
     def broadcast(self, some, options):
         CALLS.append(("broadcast", some[0].numel()))
         return self._group.broadcast(some, options)
@@ -84,6 +88,19 @@ def test_delegated_tensors_may_have_different_rows(rank, size):
     rows, came = hvd.alltoall(torch.full((sum(splits) + 1,), rank), splits)
     assert came.tolist() == splits  # (from + to) % 3 rows in both directions
     assert rows.tolist() == [r for r in range(size) for _ in range(splits[r])]
+
+
+@pytest.mark.parametrize("op, scale", [(hvd.Sum, 1.0), (hvd.Average, 2.0), (hvd.Max, 1.0)])
+def test_a_reducescatter_of_equal_parts_moves_only_the_parts(op, scale, rank, size):
+    x = torch.arange(6.0 * size).reshape(2 * size, 3)
+    hvd.allreduce(x)
+    CALLS.clear()
+    found = hvd.reducescatter(x + rank, op=op, prescale_factor=scale)
+    (call,) = CALLS
+    assert call == ("reduce_scatter", x.numel())
+    of_ranks = torch.stack([scale * (x + r) for r in range(size)])
+    whole = {hvd.Sum: of_ranks.sum(0), hvd.Average: of_ranks.mean(0), hvd.Max: of_ranks.amax(0)}[op]
+    assert torch.allclose(found, whole.tensor_split(size)[rank])
 
 
 @pytest.mark.parametrize("mode", [True, False])
