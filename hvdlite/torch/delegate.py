@@ -7,6 +7,7 @@ the order of turns, one call for each batch. If NCCL refuses the ranks' GPUs, fo
 two ranks share a GPU, the tensors are copied through the host.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -21,7 +22,7 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, group_of
-from hvdlite.torch.device_groups import GROUPS, Place, new_store, why_host
+from hvdlite.torch.device_groups import GROUPS, Place, new_stores, why_host
 from hvdlite.torch.mover import Mover
 from hvdlite.torch.moves import OPS
 from hvdlite.torch.tensors import DTYPES
@@ -101,18 +102,18 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
     everyone = dict(zip(process_set.ranks, allgather_object(Place.of(device), name, process_set)))
     reason, asked = why_host(everyone), any(place.wants_host for place in everyone.values())
     if not reason:
-        store = new_store(rank, size, name, process_set)
-        mover = Mover(device, GROUPS[device.type](store, rank, size))
+        store, own = new_stores(rank, size, name, process_set)
+        mover = Mover(device, GROUPS[device.type](store, rank, size), own)
         try:
             refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
-        except BaseException:
-            mover.close()
+        except BaseException as error:
+            mover.close(error)  # without a wait, because the launcher may end this process soon
             raise
         reason = next((f"NCCL refuses: {each}" for each in refusals if each), "")
         if not reason:
             mover.run()
             return mover
-        mover.close()
+        mover.end()
     if rank == 0 and not asked and reason not in _agreements.told:
         _agreements.told.add(reason)
         text = "tensors on %s go through memory of the host, because %s"
@@ -127,6 +128,8 @@ def finish_all(seconds: float = math.inf) -> None:
         mover = agreement.made
         while mover and not (mover.failed or mover.is_idle() or time.monotonic() > until):
             mover.launch()
+            with contextlib.suppress(Exception):  # a failed mover has no work
+                mover.check()
             time.sleep(1e-3)
 
 

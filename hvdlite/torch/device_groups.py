@@ -1,5 +1,6 @@
 """Makes the groups of ``torch.distributed`` that move GPU tensors: one for each process set."""
 
+import functools
 import os
 import socket
 from datetime import timedelta
@@ -16,15 +17,19 @@ _STORE_TIME = timedelta(seconds=60)  # time limit of one request to the store; c
 _FOR_EVER = timedelta(days=365)  # no time-out, because hvdlite finds dead ranks itself
 
 
-def new_store(rank: int, size: int, name: str, process_set: ProcessSet) -> Any:
-    """Return a new store that all ranks of the set use; the set's first rank serves it."""
+def new_stores(rank: int, size: int, name: str, process_set: ProcessSet) -> Tuple[Any, Any]:
+    """Return two connections to a new store; the set's first rank serves it.
+
+    While a thread waits for a key, no other thread can use the same connection.
+    """
     if size == 1:
-        return dist.HashStore()
+        return dist.HashStore(), dist.HashStore()
     address, store = addresses_of_ranks(process_set)[0], None
     if rank == 0:
-        store = dist.TCPStore(address, 0, size, True, _STORE_TIME, False)
+        store = dist.TCPStore(address, 0, None, True, _STORE_TIME, False)
     port = allgather_object(store and store.port, name, process_set)[0]
-    return store or dist.TCPStore(address, port, size, False, _STORE_TIME)
+    connect = functools.partial(dist.TCPStore, address, port, None, False, _STORE_TIME, False)
+    return store or connect(), connect()
 
 
 # NCCL's guide, "NCCL_MULTI_RANK_GPU_ENABLE (since 2.30) (experimental)": 1 lets several ranks use

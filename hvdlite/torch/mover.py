@@ -1,57 +1,74 @@
 """Moves GPU tensors in the order of their turns, which is the same on all ranks."""
 
 import contextlib
+import json
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from hvdlite.core import topology
 from hvdlite.core.collectives import Memory, Started
 from hvdlite.core.error_text import error_text
-from hvdlite.core.native import HvdliteError, call, ffi, lib
+from hvdlite.core.native import FAILED, HvdliteError, call, ffi, lib
 from hvdlite.torch.moves import Move, move_by
 from hvdlite.torch.tensors import DTYPES
 
 _LOOK = 0.1  # seconds between two checks that the job has not failed
-_FOUND = 2  # seconds to wait for hvdlite to find a dead rank
+_ASK = 1.0  # seconds between two looks into the store
+_FOUND = 2  # seconds to wait for hvdlite to find a dead rank, or for a thread to end
+_FAILURE = "hvdlite.failure"  # key of the store
 
 
 class Mover:
     """Moves tensors of one device among the ranks of a process set.
 
+    Calls of the group may block, for example while another rank is dead, so a thread that makes a
+    call does not hold ``_changed``.
+
     :param group: a backend of ``torch.distributed`` for these ranks.
+    :param store: a store of these ranks, in which a rank tells the others that its call failed.
     """
 
-    def __init__(self, device: torch.device, group) -> None:
-        self.device, self._group = device, group
+    def __init__(self, device: torch.device, group, store) -> None:
+        self.device, self._group, self._store = device, group, store
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # held by the thread that makes the group's calls; guards _turn
+        self._calls = threading.RLock()
+        self._turn = 1  # the turn of the next move
         self._changed = threading.Condition(threading.RLock())  # guards the fields below
         self._waiting: List[Move] = []  # moves on which the ranks have not agreed yet
         self._agreed: Dict[int, Move] = {}  # agreed moves, by turn
-        self._turn = 1  # the turn of the next move
         self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
-        self._thread: Optional[threading.Thread] = None
+        self._closed = threading.Event()
+        # NCCL's abort may wait for a call that blocks, and the store for a host that is lost. No
+        # thread can start while Python ends.
+        self._threads = [_started(self._abort), _started(self._watch_store)]
 
     def run(self) -> None:
         """Begin to make the calls for which no caller waits, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="hvdlite gpu", daemon=True)
-        self._thread.start()
+        self._threads.append(_started(self._run))
 
     def try_out(self) -> str:
         """Sum a number over the ranks; return the error if the group refuses to, else "".
 
-        NCCL makes its communicator in the first call. It may refuse GPUs that hvdlite accepts.
+        NCCL makes its communicator in the first call. It may refuse GPUs that hvdlite accepts. If
+        another rank is dead or NCCL refuses there, the call may block for ever, and an abort does
+        not end it: a thread of its own makes the call.
+
+        :raises hvdlite.HvdliteError: the job has failed.
         """
         one = torch.ones(1, device=self.device)
         members = {"op": lib.HVD_SUM, "prescale": 1.0, "postscale": 1.0}
-        move = Move(lib.HVD_ALLREDUCE, None, one, one, members, self._ready())
+        move = Move("the first tensor", lib.HVD_ALLREDUCE, None, one, one, members, self._ready())
+        _started(self._call, [move])
         try:
-            self._begin([move])
+            self.finish(move)
         except Exception as error:
-            return error_text(error)
-        self.finish(move)
+            call(lib.hvd_check)
+            return str(error)
         return ""
 
     def _ready(self) -> Any:
@@ -68,64 +85,75 @@ class Mover:
                 raise self.failed
             started = Started(kind, names, shapes, [None] * len(outs), delegated)
             moves = [
-                Move(kind, handle, tensors[number], outs[number], members[number], ready)
-                for number, handle in started.handles().items()
+                Move(names[i], kind, handle, tensors[i], outs[i], members[i], ready)
+                for i, handle in started.handles().items()
             ]
             self._waiting.extend(moves)
             self._changed.notify()
         return Delegated(self, started, moves)
 
     def launch(self) -> None:
-        """Begin the moves on which the ranks have agreed, in the order of turns."""
+        """Begin the moves on which the ranks have agreed, in the order of turns.
+
+        While another thread makes a call, do nothing: that call may block for ever.
+        """
+        if not self._calls.acquire(timeout=1e-3):
+            return
+        try:
+            batch = self._next_batch()
+            while batch:
+                self._call(batch)
+                batch = self._next_batch()
+        finally:
+            self._calls.release()
+
+    def _next_batch(self) -> List[Move]:
+        """Return the moves of the next batch; []: some of them are not agreed yet."""
         with self._changed:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
                 turn = lib.hvd_turn(move.handle)
                 if turn:  # turn 0 means an error, which finish() raises
                     self._agreed[turn] = move
-            batch = self._next_batch()
-            while batch:
-                self._turn += len(batch)
-                try:
-                    self._begin(batch)
-                except Exception as error:
-                    cause = self.failed or _cause_of(error)
-                    for move in batch:
-                        move.error = cause
-                    self._fail(cause)
-                batch = self._next_batch()
+            first = self._agreed.get(self._turn)
+            turns = range(self._turn, lib.hvd_last_turn(first.handle) + 1) if first else ()
+            if not all(turn in self._agreed for turn in turns):
+                return []
+            batch = [self._agreed.pop(turn) for turn in turns]
+            self._moving.extend(batch)
+        self._turn += len(batch)
+        return batch
 
-    def _next_batch(self) -> List[Move]:
-        """Return the moves of the next batch; []: some of them are not agreed yet."""
-        first = self._agreed.get(self._turn)
-        turns = range(self._turn, lib.hvd_last_turn(first.handle) + 1) if first else ()
-        if not all(turn in self._agreed for turn in turns):
-            return []
-        return [self._agreed.pop(turn) for turn in turns]
+    def _call(self, batch: List[Move]) -> None:
+        try:
+            if self.failed:
+                raise self.failed
+            self._begin(batch)
+        except Exception as error:
+            cause = self.failed or self._cause_of(error, batch)
+            for move in batch:
+                move.error = cause
+            self.close(cause)
 
     def _begin(self, batch: List[Move]) -> None:
-        if self.failed:
-            raise self.failed
         if self._stream is None:
             move_by(self._group, batch)
-            for move in batch:
-                move.ended = True
-            return
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            for move in batch:
-                self._stream.wait_event(move.ready)
-            move_by(self._group, batch)
-            ended = self._stream.record_event()
+            ended = True
+        else:
+            with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+                for move in batch:
+                    self._stream.wait_event(move.ready)
+                move_by(self._group, batch)
+                ended = self._stream.record_event()
         for move in batch:
             move.ended = ended
-        self._moving.extend(batch)
 
     def finish(self, move: Move) -> torch.Tensor:
         """Wait until the group has moved the data; return the result, or raise the error."""
-        while move.ended is None and move.error is None:
-            self.launch()
         began = looked = time.monotonic()
-        while not move.has_ended():
+        while not (move.has_ended() or self.failed):
+            if move.ended is None:
+                self.launch()
             now = time.monotonic()
             time.sleep(0 if now - began < 1e-3 else 5e-5)
             if now - looked > _LOOK:
@@ -145,31 +173,77 @@ class Mover:
         try:
             call(lib.hvd_check)
         except Exception as error:
-            self._fail(error)
+            self.close(error)
             raise
 
-    def _fail(self, error: BaseException) -> None:
+    def _watch_store(self) -> None:
+        while not self._closed.wait(_ASK):
+            try:
+                self._look_into_store()
+            except HvdliteError as error:
+                self.close(error)
+
+    def _look_into_store(self) -> None:
+        found = b""
+        with contextlib.suppress(Exception):  # the rank that serves the store has ended
+            if self._store.check([_FAILURE]):
+                found = self._store.get(_FAILURE)
+        if found:
+            rank, text = json.loads(found)
+            raise HvdliteError(text, kind=FAILED, ranks=(rank,))
+
+    def _cause_of(self, error: Exception, batch: List[Move]) -> BaseException:
+        """Return the reason why the group has failed; if this rank is the reason, tell the others.
+
+        The group's ``error`` may be the consequence of another rank's death or failure, of which
+        this rank learns within ``_FOUND`` seconds.
+        """
+        until = time.monotonic() + _FOUND
+        while time.monotonic() < until:
+            try:
+                call(lib.hvd_check)
+            except Exception as found:
+                return found
+            if self.failed:
+                return self.failed
+            time.sleep(1e-2)
+        rank, text = topology.rank(), error_text(error)
+        if batch[0].handle is not None:  # not the trial
+            more = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+            text = (
+                f"tensor '{batch[0].name}'{more}: rank {rank} could not move these "
+                f"{sum(each.tensor.nbytes for each in batch)} bytes between GPUs: {text}. If the "
+                "GPU has too little memory, use smaller batches or a smaller "
+                "HVDLITE_FUSION_THRESHOLD, or set HVDLITE_GPU=host on every rank"
+            )
+        try:
+            self._store.compare_set(_FAILURE, "", json.dumps([rank, text]))
+            self._look_into_store()  # another rank may have been faster
+        except Exception as found:
+            return found
+        return error
+
+    def end(self) -> None:
+        """Close, and wait for the threads.
+
+        Otherwise a thread would free the group while the interpreter ends, and PyTorch's destructor
+        of the group then aborts the process.
+        """
+        self.close(HvdliteError("the ranks of this job have parted"))
+        for thread in self._threads:
+            thread.join(_FOUND)
+
+    def close(self, error: BaseException) -> None:
+        """Abort the group and its calls in progress; all later calls raise this error."""
         with self._changed:
             if self.failed:
                 return
             self.failed = error
-        self.close()
-
-    def end(self) -> None:
-        """Close, and wait for the thread.
-
-        Otherwise the thread would free the group while the interpreter ends, and PyTorch's
-        destructor of the group then aborts the process.
-        """
-        self.close()
-        if self._thread is not None:
-            self._thread.join(_FOUND)
-
-    def close(self) -> None:
-        """Abort the group and its calls in progress, and tell the thread to end."""
-        with self._changed:
-            self.failed = self.failed or HvdliteError("the ranks of this job have parted")
             self._changed.notify_all()
+        self._closed.set()
+
+    def _abort(self) -> None:
+        self._closed.wait()
         with contextlib.suppress(Exception):
             self._group.abort()
 
@@ -195,19 +269,10 @@ class Mover:
                 self.check()
 
 
-def _cause_of(error: Exception) -> Exception:
-    """Return the job's error if the job fails within ``_FOUND`` seconds, else ``error``.
-
-    The job's error names the dead rank; the group's ``error`` does not.
-    """
-    until = time.monotonic() + _FOUND
-    while time.monotonic() < until:
-        try:
-            call(lib.hvd_check)
-        except Exception as found:
-            return found
-        time.sleep(1e-2)
-    return error
+def _started(function: Callable, *args) -> threading.Thread:
+    thread = threading.Thread(target=function, args=args, name="hvdlite gpu", daemon=True)
+    thread.start()
+    return thread
 
 
 class Delegated:
@@ -221,7 +286,8 @@ class Delegated:
         if not self._started.done(seconds):
             return False
         self._mover.launch()
-        return all(each.has_ended() or not lib.hvd_turn(each.handle) for each in self._moves)
+        ended = all(each.has_ended() or not lib.hvd_turn(each.handle) for each in self._moves)
+        return ended or self._mover.failed is not None
 
     def finish(self) -> List[Tuple[torch.Tensor, Any]]:
         """Wait until all have ended; return each result with its ``rows``.

@@ -26,9 +26,9 @@ class Move:
     :ivar ended: True or a CUDA event; None: the group has not begun.
     """
 
-    def __init__(self, kind: int, handle, tensor, out, members: dict, ready) -> None:
-        self.kind, self.handle, self.tensor, self.out = kind, handle, tensor, out
-        self.members, self.ready = members, ready
+    def __init__(self, name: str, kind: int, handle, tensor, out, members: dict, ready) -> None:
+        self.name, self.kind, self.handle = name, kind, handle
+        self.tensor, self.out, self.members, self.ready = tensor, out, members, ready
         self.rows: Any = None
         self.ended: Any = None
         self.error: Optional[BaseException] = None
@@ -61,7 +61,7 @@ def _move_fused(group, batch: Sequence[Move]) -> None:
     """Move several tensors of one dtype in a fusion buffer, as the C library does on the host."""
     buffer = torch.cat([move.tensor.reshape(-1) for move in batch])
     first = batch[0]
-    _move_by(group, Move(first.kind, None, buffer, buffer, first.members, None))
+    _move_by(group, Move(first.name, first.kind, None, buffer, buffer, first.members, None))
     parts = buffer.split([move.tensor.numel() for move in batch])
     outs = [move.out for move in batch]
     torch._foreach_copy_(outs, [part.view(out.shape) for part, out in zip(parts, outs)])

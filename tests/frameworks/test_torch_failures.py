@@ -3,17 +3,25 @@
 import re
 
 import pytest
-from jobs import TORCHRUN, came_to, started_by
+from jobs import TESTS, TORCHRUN, came_to, started_by
 
 DIES_WHILE_DELEGATED = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import torch, torch.distributed as dist, hvdlite.torch as hvd
 from hvdlite.torch import delegate, tensors
 hvd.init()
 tensors.DELEGATED.add("cpu")
+
+class BlocksInFirstCall(dist.ProcessGroupGloo):  # as NCCL, which waits for all ranks for ever
+    def allreduce(self, *args):
+        threading.Event().wait()
+    abort = allreduce
+
 delegate.GROUPS["cpu"] = dist.ProcessGroupGloo  # in place of NCCL
-hvd.allreduce(torch.ones(3))
-mover = next(iter(delegate._agreements.made.values())).made
+if sys.argv[1] == "first":
+    delegate.GROUPS["cpu"] = BlocksInFirstCall
+else:
+    hvd.allreduce(torch.ones(3))
 if hvd.rank() == 1 and sys.argv[1] == "before":
     os.kill(os.getpid(), signal.SIGKILL)
 if hvd.rank() == 1:
@@ -28,12 +36,48 @@ os._exit(7)
 """
 
 
-@pytest.mark.parametrize("when", ["before", "while"])
+@pytest.mark.parametrize("when", ["first", "before", "while"])
 def test_an_error_names_the_rank_that_dies_while_gloo_moves_the_data(when, tmp_path):
     (tmp_path / "dies.py").write_text(DIES_WHILE_DELEGATED)
     ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "dies.py"), when)
     raised = sorted(re.findall(r"RAISED .*", ended.stdout))
     assert raised == [f"RAISED {r} (1,) True" for r in (0, 0, 2, 2)], ended.stdout + ended.stderr
+
+
+SHORT_OF_MEMORY = """
+import os, resource, sys
+sys.path.append(sys.argv[1])
+import like_nccl, torch, hvdlite.torch as hvd
+from hvdlite.torch import delegate, tensors
+hvd.init()
+tensors.DELEGATED.add("cpu")
+delegate.GROUPS["cpu"] = like_nccl.LikeNccl
+some = [torch.ones(8 << 20) for _ in range(2)]  # 32 MiB each
+hvd.grouped_allreduce_([each[:9] for each in some])
+if hvd.rank() == 1:
+    pages = int(open("/proc/self/statm").read().split()[0])
+    most = pages * resource.getpagesize() + (32 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+for _ in range(2):
+    try:
+        hvd.grouped_allreduce_(some, name="x")
+    except hvd.HvdliteError as error:
+        print(f"RAISED {hvd.rank()} {error.ranks} {error}", flush=True)
+hvd.barrier()
+os._exit(7)
+"""
+
+
+def test_a_rank_without_memory_for_the_fusion_buffer_is_named_on_every_rank(tmp_path):
+    (tmp_path / "short.py").write_text(SHORT_OF_MEMORY)
+    ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "short.py"), str(TESTS))
+    raised = re.findall(r"RAISED (\d) \(1,\) (.*)", ended.stdout)
+    assert [rank for rank, _ in sorted(raised)] == list("001122"), ended.stdout + ended.stderr
+    (text,) = {text for _, text in raised}
+    assert re.search(
+        r"'allreduce.x\[0\]' and 1 more: rank 1 could not move these 67108864 bytes", text
+    )
+    assert re.search("allocate memory.*smaller HVDLITE_FUSION_THRESHOLD", text)
 
 
 FAILS = """

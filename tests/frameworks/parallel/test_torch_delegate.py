@@ -6,7 +6,7 @@ import threading
 import gpu_checks
 import pytest
 import torch
-import torch.distributed as dist
+from like_nccl import LikeNccl
 from torch import nn
 
 import hvdlite.torch as hvd
@@ -14,22 +14,20 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.torch import delegate, device_groups, tensors
 
 CPU = torch.device("cpu")
-MOVERS, CALLS = [], []
+MOVERS, CALLS, UNDER_WAY = [], [], threading.Event()
 
 
-class Gloo:
-    """A group of Gloo that records its collectives: name, and number of elements."""
+class Gloo(LikeNccl):
+    """Records its collectives: name, and number of elements."""
 
     def __init__(self, store, rank, size):
-        self._group = dist.ProcessGroupGloo(store, rank, size)
+        super().__init__(store, rank, size)
         MOVERS.append(self)
-
-    def __getattr__(self, name):
-        return getattr(self._group, name)
 
     def allreduce(self, some, options):
         CALLS.append(("allreduce", some[0].numel()))
-        return self._group.allreduce(some, options)
+        UNDER_WAY.set()
+        return super().allreduce(some, options)
 
     def _reduce_scatter_base(self, out, whole, options):
         CALLS.append(("reduce_scatter", whole.numel()))
@@ -264,6 +262,23 @@ def test_tensors_that_the_user_wants_on_the_host_go_there_without_a_warning(
     made = len(MOVERS)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
     assert len(MOVERS) == made and not caplog.records
+
+
+def test_a_group_closes_while_another_thread_waits_in_a_call(rank, several, anew):
+    hvd.allreduce(torch.ones(1))
+    mover = next(iter(delegate._agreements.made.values())).made
+    UNDER_WAY.clear()
+    if rank == 0:
+        handle = hvd.allreduce_async(torch.ones(3), name="late")
+        UNDER_WAY.wait()
+        hvd.barrier()
+    else:
+        with mover._calls:  # so that rank 0 waits in the call
+            handle = hvd.allreduce_async(torch.ones(3), name="late")
+            hvd.barrier()
+    delegate.close_all()
+    with pytest.raises(HvdliteError, match="have parted"):
+        handle.synchronize()
 
 
 def test_the_thread_of_a_group_ends_with_the_group(anew):
