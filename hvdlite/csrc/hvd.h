@@ -59,7 +59,9 @@ typedef struct hvd_tensor {
      * has also changed the optimizer's parameters, or the computation of their gradients. */
     int states;
     /* 1: hvdlite only negotiates the tensor; after the tensor completes without an error, another
-     * library moves the data. `in` and `out` are unused. See hvd_turn. */
+     * library moves the data. `in` and `out` are unused. See hvd_turn. HVD_ASKS: hvdlite only
+     * checks that every rank asks about this name; a rank that submits data of the host instead
+     * gets an error, like the ranks that ask. */
     int delegated;
     /* 2bit, 1bit: the codec's threshold; topk: the fraction of values that is sent */
     double parameter;

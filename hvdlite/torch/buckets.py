@@ -81,7 +81,8 @@ class Bucket:
         may_move = sent.device.type in DELEGATED
         # NCCL knows no codec, but the compressor can do the same cast on the GPU
         casts = may_move and codec is not None and not codec.has_residual
-        if casts and mover_of([sent], self._members(states, None), process_set) is not None:
+        names, plain = [self.name], self._members(states, None)
+        if casts and mover_of(names, [sent], plain, process_set) is not None:
             codec = None
         if compression is not NoneCompressor and codec is None:
             whole = self.views[0] if len(self.views) == 1 else self._flat
@@ -90,10 +91,10 @@ class Bucket:
             self._compressed = whole, sent, context
         self._sent = sent
         members = self._members(states, codec) if may_move else {}
-        mover = mover_of([sent], members, process_set)
+        mover = mover_of(names, [sent], members, process_set)
         if mover is not None:
             self._host, tensors = sent, [sent]
-            self.started = mover.start(lib.HVD_ALLREDUCE, [self.name], tensors, tensors, [members])
+            self.started = mover.start(lib.HVD_ALLREDUCE, names, tensors, tensors, [members])
             return
         self._host = on_host(sent, self._host)
         key = group_of(process_set), sent.dtype, sent.shape, states

@@ -9,6 +9,7 @@ two ranks share a GPU, the tensors are copied through the host.
 
 import contextlib
 import math
+import os
 import threading
 import time
 from typing import Dict, Optional, Sequence, Set
@@ -17,9 +18,10 @@ import torch
 
 from hvdlite import at_exit
 from hvdlite.core import topology
+from hvdlite.core.collectives import Memory, Started
 from hvdlite.core.log import logger
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.native import lib
+from hvdlite.core.native import HvdliteError, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.torch.device_groups import GROUPS, Place, new_stores, why_host
@@ -30,10 +32,13 @@ from hvdlite.torch.tensors import DTYPES
 _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
 # PyTorch's backend for NCCL lacks the other integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
+_BRIEFLY = 0.01  # seconds between two looks at a call that waits for ranks
 _LEAVING = 10  # seconds for which a process that leaves the job waits for its tensors
 
 
-def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Optional[Mover]:
+def mover_for(
+    names: Sequence[str], tensors: Sequence, members: dict, process_set: ProcessSet
+) -> Optional[Mover]:
     """Return the mover for these tensors; None: the tensors go through the host.
 
     Collective for a process set's first tensor on a GPU, whatever the call: if the ranks make
@@ -41,11 +46,15 @@ def mover_for(tensors: Sequence, members: dict, process_set: ProcessSet) -> Opti
 
     :param tensors: the first one is on a device of ``GROUPS``.
     :param members: members of ``hvd_tensor``, equal on every rank.
+    :raises hvdlite.HvdliteError: on every rank, if some rank has a tensor of these names on the
+        host.
     """
+    if os.environ.get("HVDLITE_GPU", "").lower() == "host":
+        return None
     key = topology.job_number(), group_of(process_set), tensors[0].device.type
     with _agreements.lock:
         agreement = _agreements.made.setdefault(key, _Agreement())
-    mover = agreement.mover(tensors[0].device, process_set)
+    mover = agreement.mover(names, tensors[0].device, process_set)
     kinds = {tensor.device.type for tensor in tensors}
     if mover is None or len(kinds) != 1 or not _can_move(tensors, members):
         return None
@@ -74,14 +83,51 @@ class _Agreement:
 
     def __init__(self) -> None:
         self._lock, self._known = threading.Lock(), False
+        self._all: Optional[Started] = None  # ends when every rank has a tensor on a GPU
         self.made: Optional[Mover] = None
 
-    def mover(self, device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
+    def mover(self, names, device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
         with self._lock:
             if not self._known:
+                self._await_all(names, device, process_set)
                 self.made = _agree(device, process_set)
                 self._known = True
         return self.made
+
+    def _await_all(self, names, device: torch.device, process_set: ProcessSet) -> None:
+        """Wait until every rank makes its first call with a tensor on a GPU.
+
+        :raises HvdliteError: some rank has one of this call's tensors on the host.
+        """
+        asked = _ask(names, process_set)
+        if self._all is None or (self._all.done() and _has_failed(self._all)):
+            self._all = _ask([f"gpu.{device.type}.first"], process_set)
+        ended = False
+        while not ended:
+            ended = self._all.done(_BRIEFLY)
+            if asked.done():
+                asked.finish()
+        self._all.finish()
+        # A question ends when every rank has asked it, and other ranks may ask about other names.
+        of_ranks = allgather_object(list(names), f"gpu.{device.type}.names", process_set)
+        others = set().union(*of_ranks).difference(names)
+        for each in (_ask(sorted(others), process_set), asked):
+            _has_failed(each)
+
+
+def _ask(names: Sequence[str], process_set: ProcessSet) -> Started:
+    """Begin to check that no rank has a tensor of these names on the host. Moves no data."""
+    count, nothing = len(names), Memory(0, DTYPES[torch.uint8], (), None)
+    members = {"delegated": lib.HVD_ASKS, "group": group_of(process_set)}
+    return Started(lib.HVD_ALLREDUCE, names, [nothing] * count, [None] * count, [members] * count)
+
+
+def _has_failed(started: Started) -> bool:
+    try:
+        started.finish()
+    except HvdliteError:
+        return True
+    return False
 
 
 class _Agreements(ModuleState):
@@ -99,8 +145,8 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
-    everyone = dict(zip(process_set.ranks, allgather_object(Place.of(device), name, process_set)))
-    reason, asked = why_host(everyone), any(place.wants_host for place in everyone.values())
+    places = allgather_object(Place.of(device), name, process_set)
+    reason = why_host(dict(zip(process_set.ranks, places)))
     if not reason:
         store, own = new_stores(rank, size, name, process_set)
         mover = Mover(device, GROUPS[device.type](store, rank, size), own)
@@ -114,7 +160,7 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
             mover.run()
             return mover
         mover.end()
-    if rank == 0 and not asked and reason not in _agreements.told:
+    if rank == 0 and reason not in _agreements.told:
         _agreements.told.add(reason)
         text = "tensors on %s go through memory of the host, because %s"
         logger.warning(text, device.type, reason)

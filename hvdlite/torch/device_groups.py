@@ -44,14 +44,12 @@ class Place(NamedTuple):
     gpu: str  # unique for this GPU in the job; for a CPU: unique for this process
     nccl: Tuple[int, ...]  # NCCL's version; (): this PyTorch has no NCCL
     may_share: bool  # whether NCCL is told that several ranks may use a GPU
-    wants_host: bool  # whether the user wants tensors to go through the host
 
     @classmethod
     def of(cls, device: torch.device) -> "Place":
         """Return the place of this rank."""
         may_share = os.environ.get(_SHARES, "").strip() not in ("", "0")
-        wants_host = os.environ.get("HVDLITE_GPU", "").lower() == "host"
-        return cls(_gpu_of(device), _nccl_version(device), may_share, wants_host)
+        return cls(_gpu_of(device), _nccl_version(device), may_share)
 
 
 def _gpu_of(device: torch.device) -> str:
@@ -77,8 +75,6 @@ def why_host(places: Dict[int, Place]) -> str:
     alike = [[r for r, other in places.items() if other.gpu == p.gpu] for p in places.values()]
     sharing = next((ranks for ranks in alike if len(ranks) > 1), [])
     oldest = min(place.nccl for place in places.values())
-    if any(place.wants_host for place in places.values()):
-        return "HVDLITE_GPU=host is set"
     if without:
         return f"rank {without[0]}: its PyTorch has no NCCL"
     if not sharing or all(p.may_share and p.nccl >= _SHARING_SINCE for p in places.values()):

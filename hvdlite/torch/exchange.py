@@ -136,17 +136,17 @@ def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any
     """Return the mover between GPUs (None: through the host), and the tensors as they are sent."""
     for name, tensor in zip(names, tensors):
         check(name, tensor, gpu=True)
-    mover = mover_of(tensors, members, process_set)
+    mover = mover_of(names, tensors, members, process_set)
     return mover, [plain(tensor, stays=mover is not None) for tensor in tensors]
 
 
-def mover_of(tensors, members: dict, process_set: ProcessSet) -> Any:
+def mover_of(names, tensors, members: dict, process_set: ProcessSet) -> Any:
     """Return ``delegate.mover_for(...)``; import delegate only for tensors that may need it."""
     if not tensors or tensors[0].device.type not in DELEGATED:
         return None
     from hvdlite.torch import delegate
 
-    return delegate.mover_for(tensors, members, process_set)
+    return delegate.mover_for(names, tensors, members, process_set)
 
 
 def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:

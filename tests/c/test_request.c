@@ -121,7 +121,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(root, 2, FIELD_NONE); /* an allreduce has no root */
     CONFLICT(priority, 9, FIELD_NONE);
     CHECK(request_same(&sum, &other));
-    CONFLICT(delegated, true, FIELD_DELEGATED);
+    CONFLICT(delegated, 1, FIELD_DELEGATED);
     CONFLICT(postscale, 2, FIELD_SCALES);
     CONFLICT(op, HVD_AVERAGE, FIELD_OP);
     CONFLICT(dims[0], 4, FIELD_SHAPE);
@@ -136,6 +136,9 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(states, 7, FIELD_STATES);
     CONFLICT(states, -7, FIELD_CHANGES);
     CONFLICT(grouped, 2, FIELD_GROUPED);
+    CONFLICT(delegated, HVD_ASKS, FIELD_DELEGATED);
+    sum.delegated = HVD_ASKS;
+    CONFLICT(grouped, 3, FIELD_NONE); /* a rank that asks has no data to compare */
     other = sum = broadcast_of("x", 3, 0);
     CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* a broadcast has no op */
     CONFLICT(prescale, 7, FIELD_NONE);

@@ -116,6 +116,7 @@ typedef struct hvd_update {
 } hvd_update;
 
 #define HVD_MAX_DIMS 32 /* NumPy has the same limit */
+#define HVD_ASKS 2      /* a value of hvd_tensor's member `delegated` */
 
 #define HVD_REGION_ADDRESS 64 /* bytes of an address of shared memory, including the final zero */
 

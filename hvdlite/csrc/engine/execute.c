@@ -206,6 +206,7 @@ static int run_batch(struct executor *x, const struct batch *batch, hvd_error *e
         memcpy(first->out, first->rows, sizeof *first->rows); /* the last rank that joined */
         return HVD_OK;
     }
+    if (first->request.delegated == HVD_ASKS) return HVD_OK;
     if (first->request.delegated) give_turns(x, batch);
     if (first->request.codec.kind) return run_coded(x, batch, err);
     bool in_place = first->request.kind == HVD_ALLREDUCE || first->request.kind == HVD_BROADCAST;

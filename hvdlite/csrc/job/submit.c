@@ -45,7 +45,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
         to->update = *from->update;
         r->rule = rule_of(from->update);
     }
-    r->delegated = from->delegated != 0;
+    r->delegated = from->delegated;
     r->failed = from->failed ? HVD_FAILED : HVD_OK;
     r->uneven = from->kind == HVD_ALLTOALL && from->splits;
     r->waited = from->waited != 0;

@@ -172,6 +172,8 @@ bool request_same_codec(const struct request *a, const struct request *b) {
 
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->failed || b->failed) return FIELD_FAILED;
+    if (a->delegated == HVD_ASKS || b->delegated == HVD_ASKS)
+        return a->delegated == b->delegated ? FIELD_NONE : FIELD_DELEGATED;
     if (a->grouped != b->grouped) return FIELD_GROUPED;
     if (a->states != b->states)
         return a->states < 0 || b->states < 0 ? FIELD_CHANGES : FIELD_STATES;

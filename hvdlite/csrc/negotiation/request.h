@@ -24,6 +24,7 @@ struct request {
     /* HVD_OK: this rank has data. HVD_NO_MEMORY: no memory to encode the data, or for splits. Other
      * codes: this rank has no data for another reason. */
     int32_t failed;
+    int32_t delegated;          /* 1: another library moves the data; HVD_ASKS: there is no data */
     int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
@@ -31,7 +32,6 @@ struct request {
     int32_t rule;   /* hvd_rule (float32 sums only), plus REQUEST_DEALT if the tensor is dealt */
     int32_t region; /* region of a tensor that is reduced in place; 0: no region */
     int64_t offset; /* offset in the region's part, in bytes */
-    bool delegated; /* another library moves the data */
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
     bool waited;    /* a caller waits for the tensor and steps the engine meanwhile */
     bool last;      /* this rank submits no other tensor until this tensor has ended */

@@ -100,7 +100,7 @@ BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_int(s, &q->dtype, 1));
     HVD_TRY(pass_int(s, &q->op, 1));
     HVD_TRY(pass_int(s, &q->ndim, 1));
-    HVD_TRY(pass_bool(s, &q->delegated));
+    HVD_TRY(pass_int(s, &q->delegated, 1));
     HVD_TRY(pass_int(s, &q->failed, 1));
     HVD_TRY(pass_bool(s, &q->uneven));
     HVD_TRY(pass_bool(s, &q->waited));

@@ -224,10 +224,10 @@ def test_process_sets_that_overlap_move_their_tensors_at_the_same_time(rank, siz
         hvd.remove_process_set(each)
 
 
-def test_a_rank_that_has_joined_is_named_in_the_error(rank, size):
-    if size == 1:
-        return
-    hvd.allreduce(torch.ones(1))
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rank_that_has_joined_is_named_in_the_error(first, rank, size, several, anew):
+    if not first:
+        hvd.allreduce(torch.ones(1))
     if rank:
         match = r"rank 0 already joined.*of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
         # ranks may call before rank 0 has joined; all see the error, as rank 0 makes no such call
@@ -257,8 +257,9 @@ def test_a_refusal_of_the_group_sends_tensors_through_the_host(
 def test_tensors_that_the_user_wants_on_the_host_go_there_without_a_warning(
     rank, size, anew, caplog, monkeypatch
 ):
-    if rank == size - 1:
-        monkeypatch.setenv("HVDLITE_GPU", "host")
+    monkeypatch.setenv("HVDLITE_GPU", "host")
+    if rank:
+        tensors.DELEGATED.discard("cpu")  # these ranks have the tensor in the host's memory already
     made = len(MOVERS)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
     assert len(MOVERS) == made and not caplog.records
@@ -297,7 +298,6 @@ V28, V30 = (2, 28, 9), (2, 30, 3)
     [
         ("a 28, b 28", ""),
         ("a 28, b none", "rank 1: its PyTorch has no NCCL"),
-        ("a 28, b 28 host", "HVDLITE_GPU=host is set"),
         ("a 28, b 28, a 28", "ranks 0 and 2 share a GPU, which NCCL 2.28.9 refuses"),
         ("a 28 shares, a 28 shares", "ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"),
         ("a 30 shares, a 28 shares", "ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"),
@@ -311,20 +311,35 @@ def test_nccl_moves_tensors_unless_it_refuses_the_ranks_gpus(places, reason):
     for rank, text in enumerate(places.split(", ")):
         gpu, version, *words = text.split()
         nccl = {"28": V28, "30": V30, "none": ()}[version]
-        made[rank] = device_groups.Place(gpu, nccl, "shares" in words, "host" in words)
+        made[rank] = device_groups.Place(gpu, nccl, "shares" in words)
     found = device_groups.why_host(made)
     assert found.endswith(reason) and bool(found) == bool(reason)
 
 
-def test_a_tensor_on_a_gpu_on_only_some_ranks_is_refused(rank, size):
-    if size == 1:
-        return
-    hvd.allreduce(torch.ones(1), name="first")  # so that the next call does not set up delegation
-    if rank:
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("how", ["tensor", "environment"])
+def test_a_tensor_on_a_gpu_on_only_some_ranks_is_refused(
+    how, first, rank, several, anew, monkeypatch
+):
+    if not first:
+        hvd.allreduce(torch.ones(1))
+    if rank and how == "tensor":
         tensors.DELEGATED.discard("cpu")
+    elif rank:
+        monkeypatch.setenv("HVDLITE_GPU", "host")
     match = r"disagree on the memory: rank 0: a GPU's; ranks? 1.*: the host's.*HVDLITE_GPU=host"
-    with pytest.raises(HvdliteError, match=match):
-        hvd.allreduce(torch.ones(3), name="mixed")
+    for name, count in (("mixed", 1), ("several", 3)):
+        with pytest.raises(HvdliteError, match=rf"\S*{name}\S*': ranks {match}"):
+            hvd.grouped_allreduce([torch.ones(3)] * count, name=name)
+    tensors.DELEGATED.add("cpu")
+    monkeypatch.delenv("HVDLITE_GPU", raising=False)
+    assert hvd.allreduce(torch.ones(3), name="mixed").tolist() == [1] * 3
+
+
+def test_first_calls_with_different_names_pair_by_name(rank, size, anew):
+    names = [f"x{(rank + i) % size}" for i in range(size)]
+    handles = [hvd.allreduce_async(torch.full((2,), float(name[1:])), name=name) for name in names]
+    assert [each.synchronize().tolist()[0] for each in handles] == [float(x[1:]) for x in names]
 
 
 def test_integer_averages_go_through_the_host(size):
