@@ -14,29 +14,31 @@ from mpi4py import MPI
 
 from benchmarks import libraries, plan
 from hvdlite.bench import machine, measure
+from hvdlite.core.mpi import Communicator
 
 
 def main() -> None:
     args = parse_args()
     library, comm = libraries.OPEN[args.library](MPI.COMM_WORLD.Dup())
-    result = {"library": args.library, "suite": args.suite, "ranks": comm.size}
+    world = Communicator(comm)
+    result = {"library": args.library, "suite": args.suite, "ranks": world.size}
     result["machine"], result["versions"] = machine.describe(), versions()
     if args.library == "alone":
-        result["bandwidth"] = machine.memory_bandwidth(comm)
-    result["baseline_memory"] = max(comm.allgather(machine.peak_memory()))
+        result["bandwidth"] = machine.memory_bandwidth(world)
+    result["baseline_memory"] = max(world.allgather(machine.peak_memory()))
     result["rows"] = []
     for case in plan.SUITES[args.suite]():
-        row = measure.measure(library, case, comm, args.seconds)
+        row = measure.measure(library, case, world, args.seconds)
         if row:
             result["rows"].append(row)
             # written after each case, so that results are not lost if a later case hangs
-            keep(result, args.out, comm)
-    result["peak_memory"] = comm.allgather(machine.peak_memory())
-    result["own_memory"] = comm.allgather(machine.own_memory())
+            keep(result, args.out, world)
+    result["peak_memory"] = world.allgather(machine.peak_memory())
+    result["own_memory"] = world.allgather(machine.own_memory())
     if args.idle:
-        result["idle"] = machine.idle_share(comm, args.idle)
-    keep(result, args.out, comm)
-    comm.Barrier()
+        result["idle"] = machine.idle_share(world, args.idle)
+    keep(result, args.out, world)
+    world.barrier()
 
 
 def versions() -> dict:
@@ -49,8 +51,8 @@ def versions() -> dict:
     return found
 
 
-def keep(result: dict, file: Path, comm) -> None:
-    if comm.rank == 0:
+def keep(result: dict, file: Path, world) -> None:
+    if world.rank == 0:
         file.write_text(json.dumps(result, indent=1))
 
 

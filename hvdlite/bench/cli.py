@@ -117,23 +117,23 @@ def main(arguments=None) -> None:
     opened = libraries(args.apis)
     from hvdlite.core import topology  # imported here, after init()
 
-    comm = topology.world()
-    if missing and comm.rank == 0:
+    world = topology.world()
+    if missing and world.rank == 0:
         print(f"hvdlite-bench: not installed, so not measured: {', '.join(missing)}\n")
     about: Dict[str, Any] = {
         **machine.describe(),
-        "ranks": comm.size,
-        "bandwidth": machine.memory_bandwidth(comm),
+        "ranks": world.size,
+        "bandwidth": machine.memory_bandwidth(world),
     }
     rows = []
-    with progress(plan(args), hidden=comm.rank > 0) as bar:
+    with progress(plan(args), hidden=world.rank > 0) as bar:
         for api, case in bar:
-            row = measure.measure(opened[api], case, comm, args.seconds, about["bandwidth"])
+            row = measure.measure(opened[api], case, world, args.seconds, about["bandwidth"])
             rows += [row] if row else []
     if args.idle:
-        about["idle"] = machine.idle_share(comm, args.idle)
-    about["peak_memory"] = comm.allgather(machine.peak_memory())
-    if comm.rank == 0:
+        about["idle"] = machine.idle_share(world, args.idle)
+    about["peak_memory"] = world.allgather(machine.peak_memory())
+    if world.rank == 0:
         show(rows, about)
         save(rows, about, args)
 

@@ -8,22 +8,14 @@ from typing import Dict, List
 
 import numpy as np
 
-from hvdlite.core import mpi, shared_memory
+from hvdlite.core import shared_memory
+from hvdlite.core.world import World
 
 STREAM_BYTES = 96 << 20  # bytes of one array, more than any cache holds
 
 
-def meet(comm) -> None:
-    """Wait for all ranks of a World or of an mpi4py communicator, whose barrier busy-waits."""
-    if not mpi.is_communicator(comm):
-        return comm.barrier()
-    have_all_entered = mpi.Communicator(comm).begin_barrier()
-    while not have_all_entered():
-        os.sched_yield()
-
-
-def memory_bandwidth(comm) -> float:
-    """Return bytes per second that all ranks of ``comm`` together read and write. Collective.
+def memory_bandwidth(world: World) -> float:
+    """Return bytes per second that all ranks together read and write. Collective.
 
     As in STREAM (https://www.cs.virginia.edu/stream/): the best repetition of two kernels,
     ``a += b``, which moves three arrays, and ``a = b``, which moves two.
@@ -39,11 +31,11 @@ def memory_bandwidth(comm) -> float:
     best = 0.0
     for kernel, arrays in ((add, 3), (copy, 2)):
         for _ in range(5):
-            meet(comm)
+            world.barrier()
             start = time.perf_counter()
             kernel()
-            slowest = max(comm.allgather(time.perf_counter() - start))
-            best = max(best, comm.size * arrays * STREAM_BYTES / slowest)
+            slowest = max(world.allgather(time.perf_counter() - start))
+            best = max(best, world.size * arrays * STREAM_BYTES / slowest)
     return best
 
 
@@ -59,14 +51,14 @@ def own_memory() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
 
 
-def idle_share(comm, seconds: float) -> List[float]:
+def idle_share(world: World, seconds: float) -> List[float]:
     """Return the share of a core that each rank's threads use without work. Collective."""
-    meet(comm)
+    world.barrier()
     time.sleep(0.3)  # so that earlier work ends
     cpu, start = time.process_time(), time.perf_counter()
     time.sleep(seconds)
     share = (time.process_time() - cpu) / (time.perf_counter() - start)
-    return comm.allgather(share)
+    return world.allgather(share)
 
 
 def describe() -> Dict[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 from hvdlite.bench import machine, models
 from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 from hvdlite.bench.library import Alone, gluon_parameters
+from hvdlite.core.world import World
 
 STEPS = 5  # training steps in one repetition
 BATCH = 64  # images on each rank
@@ -25,8 +26,8 @@ class Collective:
     shared = 0  # number of arrays in memory that all ranks map
     alone = None  # the same work without the library, done in alternate repetitions
 
-    def __init__(self, library, case: Case, comm) -> None:
-        self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
+    def __init__(self, library, case: Case, world: World) -> None:
+        self.library, self.case, self.rank, self.ranks = library, case, world.rank, world.size
         self.arrays = [library.make(self.brought(shape), case.dtype) for shape in case.shapes]
         self.start = library.starter(case.kind)
         self.names = [f"{case.name}.{i}" for i in range(len(self.arrays))]
@@ -61,8 +62,8 @@ class Collective:
 class Gradients(Collective):
     """The work of ``allreduce_grads()``, in a gluon trainer whose gradients are the arrays."""
 
-    def __init__(self, library, case: Case, comm) -> None:
-        self.library, self.case, self.rank, self.ranks = library, case, comm.rank, comm.size
+    def __init__(self, library, case: Case, world: World) -> None:
+        self.library, self.case, self.rank, self.ranks = library, case, world.rank, world.size
         params = gluon_parameters(case)
         self.trainer = library.trainer(params, case)
         self.shared = library.shared
@@ -89,14 +90,14 @@ class Update:
     warm_up, least = 2, 3  # few repetitions, because an update of half a gigabyte takes seconds
     alone = None
 
-    def __init__(self, library, case: Case, comm) -> None:
-        self.case, self.comm, self.steps = case, comm, 0
+    def __init__(self, library, case: Case, world: World) -> None:
+        self.case, self.world, self.steps = case, world, 0
         self.before = machine.own_memory()
         self.updating = library.updating(case)
         self.shared = library.shared
 
     def refresh(self) -> None:
-        self.updating.write(self.comm.rank + 1)
+        self.updating.write(self.world.rank + 1)
 
     def run(self) -> None:
         self.updating.step()
@@ -104,11 +105,11 @@ class Update:
 
     def held(self) -> int:
         """Return the bytes that the work has added to the memory of all ranks. Collective."""
-        return sum(self.comm.allgather(machine.own_memory() - self.before))
+        return sum(self.world.allgather(machine.own_memory() - self.before))
 
     def check(self) -> None:
         """Expect the weights that the optimizer computes from this number of equal gradients."""
-        gradient = KINDS["allreduce"].result(self.comm.size)[0] / self.comm.size
+        gradient = KINDS["allreduce"].result(self.world.size)[0] / self.world.size
         expected = OPTIMIZERS[self.case.optimizer].weight(gradient, self.steps)
         for i, weight in enumerate(self.updating.weights()):
             near = np.isclose([weight.min(), weight.max()], expected, rtol=1e-3).all()
@@ -127,23 +128,23 @@ class Training:
 
     per_run, warm_up, least = STEPS, 3, 5
 
-    def __init__(self, library, case: Case, comm) -> None:
+    def __init__(self, library, case: Case, world: World) -> None:
         import mxnet as mx
 
-        self.comm, self.library = comm, library
+        self.world, self.library = world, library
         array = models.arrays_of_gluon().array
         mx.random.seed(0)
         self.net = models.lenet()
         self.net.initialize(mx.init.Xavier())
         self.net.hybridize()
-        random = np.random.RandomState(comm.rank)
+        random = np.random.RandomState(world.rank)
         self.images = array(random.uniform(size=(BATCH, 1, 28, 28)))
         self.labels = array(random.randint(0, 10, BATCH))
         self.net(self.images).wait_to_read()
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self.trainer = library.trainer(self.net.collect_params(), case)
         self.shared = library.shared
-        self.alone = Training(Alone(), case, comm) if library.idles else None
+        self.alone = Training(Alone(), case, world) if library.idles else None
 
     def refresh(self) -> None:
         """Do nothing: backward writes the gradients."""
@@ -163,17 +164,17 @@ class Training:
         assert all(np.isfinite(weight).all() for weight in weights), "training has diverged"
         if self.library.synchronizes:
             bits = b"".join(weight.tobytes() for weight in weights)
-            assert len(set(self.comm.allgather(zlib.crc32(bits)))) == 1, (
+            assert len(set(self.world.allgather(zlib.crc32(bits)))) == 1, (
                 "weights differ between ranks"
             )
 
 
-def make(library, case: Case, comm):
+def make(library, case: Case, world: World):
     """Return the work of the case; None: the library can't do it. Collective."""
     if not library.takes(case):
         return None
     if case.kind == "step":
-        return Training(library, case, comm)
+        return Training(library, case, world)
     if case.kind == "update":
-        return Update(library, case, comm)
-    return (Collective if case.memory == "private" else Gradients)(library, case, comm)
+        return Update(library, case, world)
+    return (Collective if case.memory == "private" else Gradients)(library, case, world)

@@ -4,6 +4,7 @@ Importing ``mpi4py.MPI`` initializes MPI, so only :func:`load` imports it. The o
 the MPI that :func:`load` or the script has imported.
 """
 
+import os
 import sys
 from array import array
 from typing import Any, Callable, Iterator, List, Optional, Sequence
@@ -132,6 +133,11 @@ class Communicator:
     def begin_barrier(self) -> Callable[[], bool]:
         """Return a function that returns True when all ranks have called this."""
         return self.comm.Ibarrier().Test
+
+    def barrier(self) -> None:
+        have_all_entered = self.begin_barrier()
+        while not have_all_entered():  # busy-waits
+            os.sched_yield()
 
     def numbers(self, number: int) -> List[int]:
         # An array, not pickled values: after a death, only a part of a pickle may arrive.

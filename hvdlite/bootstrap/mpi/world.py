@@ -1,6 +1,5 @@
 """The world of a job over MPI: the ranks of a communicator."""
 
-import os
 from typing import Any, ContextManager, List, Optional, Sequence
 
 from hvdlite.bootstrap.mpi.life import limit_call
@@ -25,11 +24,6 @@ class MPIWorld(mpi.Communicator, World):
         message = f"hvdlite: rank {self.rank} ends the job: ranks are missing after {limit:.0f} s\n"
         with limit_call(limit, 1, message):  # normally short, because all ranks are in init()
             call(lib.hvd_init, by_mpi(self.comm))
-
-    def barrier(self) -> None:
-        have_all_entered = self.begin_barrier()
-        while not have_all_entered():
-            os.sched_yield()
 
     def open(self, ranks: List[int]) -> Optional[int]:
         with self._limit_opening(range(self.size)):
