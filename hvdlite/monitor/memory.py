@@ -21,7 +21,7 @@ _FORMAT = ffi.string(lib.hvd_flight_format).decode() + ";"
 UNDER_WAY = ("waits", "agreed", "moves")
 ALONE = "alone"  # the kind of local work of a rank, such as an update
 MESSAGES = ("send", "recv")  # kinds of operations between two ranks
-_LAYOUT_BYTES = 2048  # size of `layout` in struct flight_memory (shm/flight.h)
+_MOST_LAYOUT = 1 << 16  # bytes to read of the layout text, which ends with a NUL
 _LINK = "/memfd:hvdlite"
 _MOST_STACKS = 1 << 20  # the largest number of bytes to read of a process's stacks
 _ATTEMPTS = 5  # how often to read operations again while the process writes them
@@ -135,7 +135,7 @@ class Recorder:
     def __init__(self, path: str):
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = os.pread(self._file, _LAYOUT_BYTES, 0)
+            text = os.pread(self._file, _MOST_LAYOUT, 0)
             self._layout = _parse(text, path, os.fstat(self._file).st_size)
         except BaseException:
             os.close(self._file)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import List, Sequence, TextIO
 
+from hvdlite.core.native import lib
 from hvdlite.machine import files
 from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, state_of, title
 
@@ -20,7 +21,6 @@ STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
 _STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none
 _LAST_OPS = 8  # number of operations that the report shows of each rank
-_FAST_PATH = 1 << 62  # the first batch number of the fast path (engine/fast_place.h)
 _MOST_STALLS = 5  # a process writes reports of this many stalls; the log has the text of each stall
 
 
@@ -131,7 +131,8 @@ def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
     done = [op for op in one.ops if op["phase"] in ("done", "failed")]
     under_way = [op for op in one.ops if op["phase"] in UNDER_WAY]
     if under_way:
-        parts.append(f"under way: {_brief(under_way[0])}{_more(under_way)}")
+        more = f" and {len(under_way) - 1} more" if under_way[1:] else ""
+        parts.append(f"under way: {_brief(under_way[0])}{more}")
     if done:
         last = max(done, key=lambda op: op["ended"])
         ago = one.now - last["ended"]
@@ -139,10 +140,6 @@ def summary(one: Snapshot, ranks: Sequence[Snapshot]) -> str:
     if not one.ops:
         parts.append("has submitted nothing")
     return "; ".join(parts)
-
-
-def _more(ops: Sequence[Op]) -> str:
-    return f" and {len(ops) - 1} more" if len(ops) > 1 else ""
 
 
 def _brief(op: Op) -> str:
@@ -157,7 +154,7 @@ def _brief(op: Op) -> str:
 
 def _batch(op: Op) -> str:
     """Return the batch's number as text; "f3" is number 3 of the fast path."""
-    fast, number = divmod(op["batch"], _FAST_PATH)
+    fast, number = divmod(op["batch"], lib.HVD_FAST_BATCHES)
     return "f" * bool(fast) + str(number) if op["batch"] else "-"
 
 

@@ -7,9 +7,6 @@
 
 #include "engine/fast_path.h"
 
-/* The smallest batch number of a round; the engine's batch numbers are smaller. */
-#define BATCHES ((uint64_t)1 << 62)
-
 /* AWAY: no round until the next decision. OPEN: any thread may take the place. BUSY: a thread has
  * taken it. */
 enum state { AWAY, OPEN, BUSY };
@@ -50,7 +47,7 @@ struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
 void fast_place_free_all(struct fast_path *x);
 /* Ends a round; returns its batch number, equal on all ranks. */
 static inline uint64_t fast_place_batch(struct fast_place *p) {
-    return BATCHES + (p->generation << 32) + p->round++;
+    return HVD_FAST_BATCHES + (p->generation << 32) + p->round++;
 }
 
 /* ---- functions of fast_window.c and fast_hosts.c that fast_path.c calls ---- */

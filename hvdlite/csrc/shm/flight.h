@@ -124,6 +124,7 @@ enum {
     HVD_BLAME_STALLED = 1, /* the ranks did not submit a tensor */
     HVD_BLAME_SILENT       /* the ranks are dead or silent */
 };
+#define HVD_FAST_BATCHES 0x4000000000000000 /* the fast path's first batch number */
 /* cdef end */
 
 /* Records a stall or the failure that ends the job, and rings the bell. */
