@@ -15,7 +15,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from hvdlite.core import frameworks, grouped, prepared, rows
+from hvdlite.core import frameworks, grouped, prepared
 from hvdlite.core.collectives import dense, run
 from hvdlite.core.handles import Handle, ended, poll, started, synchronize, waiting  # noqa: F401
 from hvdlite.core.names import group_names, recurring_name, restart_calls, tensor_name
@@ -276,7 +276,7 @@ def _allgather(array, name=None, process_set=global_process_set, out=None) -> An
 def _alltoall(array, splits=None, name=None, process_set=global_process_set, out=None) -> Any:
     array, name = dense(array), tensor_name("alltoall", name, process_set)
     check_out(name, out, (None, *array.shape[1:]), array.dtype)
-    handle = rows.exchange(name, array, splits, process_set, out)
+    handle = grouped.exchange(name, array, splits, process_set, out)
     return handle.then(_first) if splits is None else handle
 
 
@@ -293,7 +293,7 @@ def _gather(names, arrays, process_set, outs) -> Any:
     outs = check_outs(names, outs, [(None, *array.shape[1:]) for array in arrays], arrays)
     if not arrays:
         return ended([])
-    handle = rows.gather(names, arrays, process_set, outs)
+    handle = grouped.gather(names, arrays, process_set, outs)
     return handle.then(lambda pairs: [gathered for gathered, _rows in pairs])
 
 

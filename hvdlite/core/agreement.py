@@ -8,11 +8,11 @@ import numpy as np
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import run_all
+from hvdlite.core.grouped import gather_bytes
 from hvdlite.core.names import meeting_name, tensor_name
 from hvdlite.core.native import MISMATCH, HvdliteError, lib
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.rows import gather_bytes
 
 
 def agree(

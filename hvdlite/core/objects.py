@@ -8,10 +8,10 @@ import numpy as np
 from hvdlite.core import topology
 from hvdlite.core.collectives import run
 from hvdlite.core.error_text import error_text
+from hvdlite.core.grouped import gather_bytes
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import FAILED, HvdliteError, lib
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.rows import gather_bytes
 
 
 def broadcast_object(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hvdlite.core import grouped, rows
+from hvdlite.core import grouped
 from hvdlite.core.arguments import op_of, scales_of
 from hvdlite.core.collectives import dense
 from hvdlite.core.names import group_names, tensor_name
@@ -102,7 +102,7 @@ def alltoall(
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside jit, alltoall takes no splits")
     array = _own(collective, tree)
-    handle = rows.exchange(name, _carrier(collective, array), splits, process_set)
+    handle = grouped.exchange(name, _carrier(collective, array), splits, process_set)
     received, rows_from = handle.synchronize()
     return _restored(received, array), jnp.asarray(rows_from, "int32")
 
@@ -137,10 +137,10 @@ def _run_outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
     sent = [_carrier(c, array) for array in arrays]
     names, ps, outs = group_names(c.name, sent), c.process_set, list(map(_room_for, sent))
     if c.kind == lib.HVD_ALLGATHER:
-        handle = rows.gather(names, sent, ps, [None] * len(sent))
+        handle = grouped.gather(names, sent, ps, [None] * len(sent))
         results = [gathered for gathered, _rows in handle.synchronize()]
     elif c.kind == lib.HVD_ALLTOALL:
-        begun = [rows.exchange(str(n), a, None, ps, o) for n, a, o in zip(names, sent, outs)]
+        begun = [grouped.exchange(str(n), a, None, ps, o) for n, a, o in zip(names, sent, outs)]
         results = [handle.synchronize()[0] for handle in begun]
     elif c.kind == lib.HVD_BROADCAST:
         results = grouped.broadcasts(names, sent, ps.ranks[c.root], ps, outs).synchronize()

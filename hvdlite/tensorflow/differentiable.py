@@ -9,7 +9,7 @@ from typing import List, Sequence
 import tensorflow as tf
 
 from hvdlite import numpy as collectives
-from hvdlite.core import grouped, rows, topology
+from hvdlite.core import grouped, topology
 from hvdlite.core.collectives import dense
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
@@ -126,7 +126,7 @@ def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
         array, splits = arrays
         full = tensor_name("alltoall", name, process_set)
         splits = None if is_even else splits
-        return rows.exchange(full, dense(array), splits, process_set).then(list)
+        return grouped.exchange(full, dense(array), splits, process_set).then(list)
 
     return exchange(tensor)
 

@@ -11,12 +11,12 @@ import torch
 from hvdlite.core import _prepared, prepared  # type: ignore[attr-defined]
 from hvdlite.core.arguments import op_of
 from hvdlite.core.collectives import Memory, Started, reduction
+from hvdlite.core.grouped import COPIED
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.native import lib
 from hvdlite.core.outs import overlapping
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
-from hvdlite.core.rows import COPIED
 from hvdlite.core.splits import part_shape, rows_of, split_members
 from hvdlite.torch.tensors import DELEGATED, DTYPES, check, is_staged, memory_of, plain, written
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from hvdlite.core import rows, topology
+from hvdlite.core import grouped, topology
 from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import global_process_set
 
@@ -57,7 +57,7 @@ def _exchange(to_each: Sequence[bytes], name: str) -> List[bytes]:
     sent = np.frombuffer(b"".join(to_each), np.uint8)
     name = tensor_name("alltoall", f"{name}.left_out", global_process_set)
     splits = [len(data) for data in to_each]
-    received, counts = rows.exchange(name, sent, splits, global_process_set).synchronize()
+    received, counts = grouped.exchange(name, sent, splits, global_process_set).synchronize()
     return [part.tobytes() for part in np.split(received, np.cumsum(counts)[:-1])]
 
 
