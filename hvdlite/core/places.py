@@ -1,8 +1,15 @@
-"""Places: where the ranks of a job without MPI meet, read from the variables of a launcher."""
+"""Places: where the ranks of a job without MPI meet.
+
+The variables of a launcher have the place. A program that starts its own ranks tells the ranks the
+place by PyTorch's store, and a job of MXNet's launcher by the store of MXNet's servers.
+"""
 
 import hashlib
+import json
+import os
 import re
-from typing import Mapping, NamedTuple, Sequence, Tuple
+from datetime import timedelta
+from typing import Any, Mapping, NamedTuple, Sequence, Tuple
 
 from hvdlite.core import launchers
 from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHRUN, Launcher
@@ -65,6 +72,23 @@ def free_port() -> int:
 def ports_from(first: int) -> Tuple[int, ...]:
     """Return the ports that rank 0 tries, starting with this one."""
     return tuple(range(first, min(first + PORTS, 1 << 16)))
+
+
+def place_by_store(
+    store: Any, launcher: str, rank: int, size: int, host: str, timeout: timedelta
+) -> Place:
+    """Return where the ranks meet: rank 0 chooses a port and a key. Collective.
+
+    :param store: has the methods ``set``, ``get`` and ``wait`` of ``torch.distributed.Store``.
+    :param launcher: the name of the program that started the ranks, for error texts.
+    :param host: the address at which the other ranks reach this rank.
+    """
+    name = "hvdlite/place"
+    if rank == 0:
+        store.set(name, json.dumps([host, free_port(), os.urandom(16).hex()]))
+    store.wait([name], timeout)
+    where, port, key = json.loads(store.get(name))
+    return Place(launcher, rank, size, where, ports_from(port), f"store {key}")
 
 
 def _with_torchruns_names(environ: Mapping[str, str]) -> Mapping[str, str]:

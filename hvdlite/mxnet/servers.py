@@ -19,7 +19,6 @@ from typing import Any, Callable, List, Optional
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, c_str, check_call
 
-from hvdlite.bootstrap.store import Store, place
 from hvdlite.core import places
 from hvdlite.core.addresses import address_on
 from hvdlite.core.limits import INIT
@@ -39,8 +38,8 @@ class _Store(mx.kvstore.KVStore):
         """Do nothing: freeing the store waits for all workers, so only leave() frees the store."""
 
 
-class _OneValue(Store):
-    """A Store of one value, which worker 0 sets and MXNet's servers keep. ``set`` is collective."""
+class _OneValue:
+    """A store of one value, which worker 0 sets and MXNet's servers keep. ``set`` is collective."""
 
     def __init__(self, store: _Store) -> None:
         self._store = store
@@ -157,7 +156,9 @@ def _meet() -> places.Place:
         check_call(_LIB.MXKVStoreCreate(c_str("dist_sync"), ctypes.byref(handle)))
         _worker.store = store = _Store(handle)
         facts = store.rank, store.num_workers, _own_address()
-        _worker.place = place(_OneValue(store), places.SERVERS, *facts, timedelta.max)
+        _worker.place = places.place_by_store(
+            _OneValue(store), places.SERVERS, *facts, timedelta.max
+        )
     assert _worker.place is not None
     return _worker.place
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from hvdlite.bootstrap.store import place
 from hvdlite.core import member, mpi, places, start
 
 
@@ -24,7 +23,8 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     has_place = known != places.ALONE or not member.rank_above()
     if has_place and (size == 1 or (known and (known.rank, known.size) == (rank, size))):
         return
-    start.set_place(place(store, "its program", rank, size, _host(store), timeout))
+    found = places.place_by_store(store, "its program", rank, size, _host(store), timeout)
+    start.set_place(found)
 
 
 def own_address(store) -> str:

@@ -12,8 +12,7 @@ from typing import Collection, Tuple
 import torch.distributed as dist
 
 from hvdlite import job
-from hvdlite.bootstrap.store import place
-from hvdlite.core import member, mpi, start, topology
+from hvdlite.core import member, mpi, places, start, topology
 from hvdlite.core.native import HvdliteError
 from hvdlite.torch.backend import compiled, groups
 from hvdlite.torch.backend.place import own_address
@@ -79,7 +78,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
             "reconfigure: hvd.init() or another process group has begun a job in this process: "
             "first make the group, then call hvd.init()"
         )
-    where = place(store, _LAUNCHER, rank, size, own_address(store), timeout)
+    where = places.place_by_store(store, _LAUNCHER, rank, size, own_address(store), timeout)
     compiled.load(groups.bucket).begin_job()
     job.join_other_job(where, timeout.total_seconds())
 
