@@ -40,6 +40,7 @@ class Agent:
         self._goodbyes, self._goodbye_end = os.pipe()
         # the program reads from this pipe (exit/orphan.py)
         self._news, self._news_end = os.pipe()
+        os.set_blocking(self._news_end, False)
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
         # after these seconds without an answer, the launcher's host counts as lost
@@ -54,7 +55,9 @@ class Agent:
         try:
             self._start(command, assignment)
         except OSError as error:
-            return self._could_not_start(error)
+            host = socket.gethostname()
+            self._report(f"{host} cannot start '{error.filename}': {error.strerror}")
+            return 127 if isinstance(error, FileNotFoundError) else 126
         while self._child.poll() is None:
             self._serve_once(self._kill_at - time.monotonic())
             if time.monotonic() >= self._kill_at:
@@ -94,7 +97,8 @@ class Agent:
         if failed or self._flight.whole:
             self._send_flight()
         self._send(channel.CLEAN, b"")
-        while failed and not self._elastic and self._stays():
+        stays = failed and not self._elastic
+        while stays and self._link and not self._dismissed and time.monotonic() < self._leave_by:
             self._serve_once(self._leave_by - time.monotonic())
         self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
@@ -102,9 +106,6 @@ class Agent:
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
-
-    def _stays(self) -> bool:
-        return bool(self._link) and not self._dismissed and time.monotonic() < self._leave_by
 
     def _start(self, command: list[str], assignment: dict) -> None:
         # Doubled: the kernel resends output at growing intervals. After a network failure of T
@@ -148,10 +149,6 @@ class Agent:
     def _pipes(self) -> list:
         return [self._child.stdout, self._child.stderr]
 
-    def _could_not_start(self, error: OSError) -> int:
-        self._report(f"{socket.gethostname()} cannot start '{error.filename}': {error.strerror}")
-        return 127 if isinstance(error, FileNotFoundError) else 126
-
     def _report(self, text: str) -> None:
         self._send(channel.OUTPUT, b"\1" + f"hvdliterun: {text}\n".encode(errors="replace"))
 
@@ -185,7 +182,9 @@ class Agent:
             return self._lose_launcher()
         kinds = [kind for kind, _ in frames]
         for start, data in ((channel.NEWS[k], data) for k, data in frames if k in channel.NEWS):
-            os.write(self._news_end, start + data + b"\n")
+            # the pipe is full if the program is stopped; this agent must go on
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._news_end, start + data + b"\n")
         for mode in {data for kind, data in frames if kind == channel.LOOK}:
             self._send_flight(stacks=mode != channel.QUIETLY)
         if channel.BYE in kinds:
