@@ -16,7 +16,7 @@ COMMANDS = {  # name -> module with main(), arguments to put before the user's a
     "top": ("hvdlite.monitor.top", (), "show what each rank of a running job does (hvdlite-top)"),
     "why": ("hvdlite.monitor.why", (), "tell why a job's steps lose time, and what to do"),
     "report": ("hvdlite.monitor.cli", (), "draw the timelines of all ranks (hvdlite-report)"),
-    "completion": ("hvdlite.launch.completion", (), "print a script for shell completion"),
+    "completion": ("hvdlite.launch.cli", ("--completion",), "print a script for shell completion"),
 }
 
 

@@ -15,8 +15,7 @@ from hvdlite.launch import remote
 from hvdlite.launch.agent import DATA_VARIABLE
 from hvdlite.launch.job import Job, LaunchError, current_folder
 from hvdlite.launch.output import tell
-from hvdlite.launch.placement import place
-from hvdlite.launch.ranks import hosts_of, version_difference
+from hvdlite.launch.ranks import hosts_of, place, version_difference
 from hvdlite.machine import probe
 from hvdlite.machine.files import text_of
 from hvdlite.machine.hosts import SSH, is_here
@@ -81,7 +80,9 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
     """Return the host's report: send probe.py by ssh, on stdin, to the same Python there."""
     if is_here(host):
         return _judge(Report(host, probe.describe(load, tcp), True), load, tcp)
-    program = f"import sys; sys.path[:0] = {_search_path()!r}\n" + text_of(probe.__file__)
+    # the user's part of the module search path
+    path = [current_folder(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    program = f"import sys; sys.path[:0] = {path!r}\n" + text_of(probe.__file__)
     options = f"{'--load' * load} {'--without-mpi' * tcp}"
     done = remote.ask(ssh, host, f"{shlex.quote(sys.executable)} - {options}", program, TIMEOUT)
     if done.returncode == 255:
@@ -98,11 +99,6 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
     # the last line, because a shell may print something at its start
     facts = done.stdout.strip().rpartition("\n")[2]
     return _judge(Report(host, json.loads(facts), True), load, tcp)
-
-
-def _search_path() -> List[str]:
-    """Return the user's part of the module search path: the current folder and PYTHONPATH."""
-    return [current_folder(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def _judge(report: Report, load: bool, tcp: bool) -> Report:

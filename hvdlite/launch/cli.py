@@ -54,7 +54,11 @@ def _report_interrupt(number: int) -> int:
 
 
 def _main(argv: List[str]) -> int:
-    args = options.parser(list(BACKENDS)).parse_args(argv)
+    parser = options.parser(list(BACKENDS))
+    args = parser.parse_args(argv)
+    if args.completion:
+        print(options.completion(parser))
+        return 0
     if args.version:
         print(__version__)
         return 0

@@ -86,7 +86,10 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     ended the blamed rank earlier, no rank is the culprit: the backend's output gives the cause.
     """
     failed = [e for e in endings if e.failed]
-    if not failed or _killed_by_the_backend(endings):
+    killed = [e.after for e in endings if e.silent]
+    # all agents were killed together, as mpirun kills them at its own end
+    together = len(killed) == len(endings) > 1 and max(killed) - min(killed) < SIMULTANEOUS
+    if not failed or together:
         return None
     # An exception before `since` did not end its rank, because the script caught the exception.
     since = min(e.after for e in failed) - signs.patience
@@ -108,12 +111,6 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
         return when >= since, not by_themselves.isdisjoint(whom), first_sign(e)
 
     return min((e for e in failed if first_sign(e) < not_yet), key=order, default=None)
-
-
-def _killed_by_the_backend(endings: Sequence[Ending]) -> bool:
-    """Return True if all agents were killed together, as mpirun kills them at its own end."""
-    times = [e.after for e in endings if e.silent]
-    return len(times) == len(endings) > 1 and max(times) - min(times) < SIMULTANEOUS
 
 
 def lost(endings: Sequence[Ending]) -> Optional[Ending]:

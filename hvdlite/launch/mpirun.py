@@ -138,7 +138,9 @@ def command(job: Job, where: str) -> Command:
     argv += job.binding or dialect.binding
     if job.interfaces and where != "local":  # on one host nothing listens on a network
         argv += dialect.interfaces(job.interfaces)
-    argv += [word for name in _forwarded(where) for word in dialect.forward(name)]
+    for name in starter.FORWARDED if where != "local" else ():
+        if name in os.environ or name == channel.VARIABLE:
+            argv += dialect.forward(name)
     return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "local")
 
 
@@ -148,12 +150,6 @@ def command_over_ssh(job: Job) -> Command:
         raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
     loopback = all(host.name in ("localhost", "127.0.0.1") for host in job.hosts)
     return command(job, "local" if loopback else "ssh")
-
-
-def _forwarded(where: str) -> List[str]:
-    if where == "local":
-        return []
-    return [name for name in starter.FORWARDED if name in os.environ or name == channel.VARIABLE]
 
 
 def agent(job: Job) -> List[str]:

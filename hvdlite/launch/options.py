@@ -21,6 +21,16 @@ hvdliterun -n 8 -H server1:4,server2:4 python train.py  over ssh
 hvdliterun -n 2 -s 2 python train.py                   MXNet's own parameter server
 hvdliterun --check -H hosts                            check each host
 """
+# shell code of `hvdlite completion`
+_COMPLETION = """\
+[ -z "$ZSH_VERSION" ] || { autoload -U +X compinit bashcompinit; compinit; bashcompinit; }
+_hvdlite() {
+    local words='COMMANDS'
+    [ "$COMP_CWORD" -eq 1 ] || words=''
+    case "$1 ${COMP_WORDS[1]}" in hvdliterun*|'hvdlite run'|'hvdlite check') words='OPTIONS';; esac
+    COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _hvdlite hvdlite hvdliterun"""
 
 
 class Option(NamedTuple):
@@ -173,9 +183,17 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
         help="the backend that starts the ranks; the generated command for yarn and manifest for "
         "k8s have never been tested on a cluster",
     )
+    new.add_argument("--completion", action="store_true", help=argparse.SUPPRESS)
     spellings.add(new)
     new.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return new
+
+
+def completion(parser: argparse.ArgumentParser) -> str:
+    """Return code for bash and zsh that completes commands and the parser's options."""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    names = " ".join(name for action in shown for name in action.option_strings)
+    return _COMPLETION.replace("COMMANDS", " ".join(cli.COMMANDS)).replace("OPTIONS", names)
 
 
 def _add(group, row: Option) -> None:

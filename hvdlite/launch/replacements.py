@@ -89,13 +89,10 @@ class Replacements:
         training = [rank for rank in self._ranks.values() if rank.takes_part]
         present = [rank for rank in training if is_present(rank)]
         if self._failures < ATTEMPTS and _may_grow(training, present):
-            self._note_lost_hosts(training)
+            for rank in training:
+                if rank.ending and rank.ending.silence:
+                    self._retry_at.setdefault(self._hosts[rank.number], 0)
             self._fill([*self._coming(), *(rank.number for rank in present)])
-
-    def _note_lost_hosts(self, training: List[Rank]) -> None:
-        for rank in training:
-            if rank.ending and rank.ending.silence:
-                self._retry_at.setdefault(self._hosts[rank.number], 0)
 
     def _coming(self) -> Set[int]:
         """Return the replacements that were started and have not joined yet."""

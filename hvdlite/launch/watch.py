@@ -7,6 +7,7 @@ Ctrl-C, it sends STOP to every agent, and then ends the backend.
 """
 
 import enum
+import itertools
 import json
 import os
 import selectors
@@ -22,7 +23,6 @@ from hvdlite.launch import (
     flights,
     listener,
     ranks,
-    sentences,
     shared_memory,
 )
 from hvdlite.launch.assignment import assign
@@ -33,7 +33,7 @@ from hvdlite.launch.listener import Hello, Listener
 from hvdlite.launch.output import Output, tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.replacements import Replacements
-from hvdlite.launch.verdict import Evidence, verdict
+from hvdlite.launch.verdict import Evidence, report_death, verdict
 from hvdlite.machine import probe
 
 LAST_WORDS = 1.2  # seconds from the first failure until the launcher sends STOP to all agents
@@ -119,7 +119,10 @@ class Watch:
             tell(*self._backend.take_lines())
             self._replacements.look()
         if self._backend.over():
-            self._backend_has_ended()
+            # end the job if agents are still connected, because they have lost their backend
+            lost = self._links and not self._replacements.are_running()
+            if lost and self._phase is not Phase.ENDING:
+                self._end()
         elif not self._backend.running():
             self._backend.end_heirs()
 
@@ -129,11 +132,6 @@ class Watch:
     def _read_backend(self, pipe) -> None:
         if not self._backend.read(pipe):
             self._selector.unregister(pipe)
-
-    def _backend_has_ended(self) -> None:
-        """End the job if agents are still connected, because they have lost their backend."""
-        if self._links and self._phase is not Phase.ENDING and not self._replacements.are_running():
-            self._end()
 
     # ----------------------------------------------------------------------------- gathering
     def _listen(self) -> Listener:
@@ -145,8 +143,8 @@ class Watch:
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
-        # -1: the backend does not number its processes
-        number = len(self._ranks) if number < 0 else number
+        if number < 0:  # the backend does not number its processes; lost agents leave gaps
+            number = next(n for n in itertools.count() if n not in self._ranks)
         more = self._job.elastic and self._start_time is not None
         if number in self._ranks or (number >= self._job.processes and not more):
             raise BadFrame(
@@ -165,11 +163,8 @@ class Watch:
     def _give_up_waiting(self) -> None:
         if self._phase is Phase.GATHERING:
             where, sign = self._listener.invitation().addresses, self._backend.sign
-            self._refuse(check.why_missing(self._job, list(self._ranks), where, sign))
-
-    def _refuse(self, why: str) -> None:
-        self._refusal = why
-        self._end()
+            self._refusal = check.why_missing(self._job, list(self._ranks), where, sign)
+            self._end()
 
     def _start(self) -> None:
         """Start all ranks, unless versions of software differ between hosts."""
@@ -177,7 +172,8 @@ class Watch:
         for rank in members:
             different = ranks.version_difference(rank.host, rank.versions, ours)
             if different:
-                return self._refuse(different)
+                self._refusal = different
+                return self._end()
         if self._job.mode == "ps":
             for rank, role in zip(members, ranks.roles_of(members, self._job)):
                 rank.role = role
@@ -250,7 +246,7 @@ class Watch:
         if rank.ending.failed and not self._job.elastic:
             self._end(LAST_WORDS)
         elif rank.ending.failed and needed and self._phase is Phase.RUNNING:
-            tell(*sentences.report_death(rank.ending))
+            tell(*report_death(rank.ending))
         if not needed and self._phase is Phase.RUNNING:
             patience = SUMMARY_EXIT if self._job.summary else LEFTOVERS_EXIT
             self._at(patience, self._end_leftovers)

@@ -9,7 +9,7 @@ import pytest
 from jobs import ROOT
 
 from hvdlite.launch import cli, mpirun, ranks, submit
-from hvdlite.launch.backends import k8s, sge
+from hvdlite.launch.backends import containers, sge
 from hvdlite.launch.job import Job, LaunchError
 from hvdlite.machine import probe
 from hvdlite.machine.hosts import Host
@@ -154,7 +154,7 @@ DISTRIBUTED_SHELL = {
 def test_the_manifest_for_kubernetes_has_only_fields_that_the_operator_knows(capsys):
     """The allowed fields are those of the custom resource definition kubeflow.org/v2beta1."""
     out = dry_run("--launcher k8s --image me/hvd:1 -n 4 --jobname j python t.py 'a b'", capsys)
-    job = k8s.manifest(Job(["t"], ranks=4, image="me/hvd:1"))
+    job = containers.manifest(Job(["t"], ranks=4, image="me/hvd:1"))
     assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     assert set(job["spec"]) <= MPI_JOB_SPEC

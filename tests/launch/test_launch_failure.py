@@ -14,7 +14,7 @@ from hvdlite.launch.failure import (
     who_stood_still,
 )
 from hvdlite.launch.job import Job
-from hvdlite.launch.sentences import report, report_standstill
+from hvdlite.launch.verdict import report, report_standstill
 
 
 def ending(rank, code, ended, after, **more):

@@ -9,7 +9,7 @@ from hvdlite.core import addresses
 from hvdlite.core.native import HvdliteError
 from hvdlite.launch import check, cli, folder_copy
 from hvdlite.launch.job import Job
-from hvdlite.launch.placement import place
+from hvdlite.launch.ranks import place
 from hvdlite.machine.hosts import SSH, Host, is_here, parse_list, read_file
 
 

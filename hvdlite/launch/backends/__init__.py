@@ -1,10 +1,10 @@
-"""The backends that place and start processes. A new backend needs a module and a row here."""
+"""The backends that place and start processes. A new backend needs a function and a row here."""
 
 from functools import partial
 from typing import Callable, Dict, NamedTuple
 
 from hvdlite.launch import mpirun
-from hvdlite.launch.backends import k8s, sge, slurm, yarn
+from hvdlite.launch.backends import containers, sge, slurm
 from hvdlite.launch.job import Command, Job
 
 
@@ -23,8 +23,8 @@ BACKENDS: Dict[str, Backend] = {
     "mpi": Backend(partial(mpirun.command, where=""), takes_hosts=True),
     "slurm": Backend(slurm.command, takes_hosts=False, inside=slurm.inside),
     "sge": Backend(sge.command, takes_hosts=False, inside=sge.inside),
-    "yarn": Backend(yarn.command, takes_hosts=False),
-    "k8s": Backend(k8s.command, takes_hosts=False),
+    "yarn": Backend(containers.yarn, takes_hosts=False),
+    "k8s": Backend(containers.kubernetes, takes_hosts=False),
 }
 
 
