@@ -87,7 +87,10 @@ def take_its_place() -> None:
         sys.meta_path.insert(0, _AsHorovod())
     os.environ.setdefault("HVDLITE_HOROVOD_SUMS", "1")
     _set_as_mpirun_says()
-    _tell_children()
+    # Python child processes, such as workers of data loaders, then import hvdlite as Horovod. They
+    # get no variables that keep MPI from using sockets, because they may be ranks of another job.
+    os.environ["HVDLITE_AS_HOROVOD"] = "1"
+    os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
 
 
 def _set_as_mpirun_says() -> None:
@@ -103,16 +106,6 @@ def set_variables() -> None:
     """Set Horovod's variables for the job that begins. An elastic job calls this repeatedly."""
     for what in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         os.environ[f"HOROVOD_{what.upper()}"] = str(getattr(hvdlite, what)())
-
-
-def _tell_children() -> None:
-    """Make Python child processes, such as workers of data loaders, import hvdlite as Horovod.
-
-    This function passes on no variables that keep MPI from using sockets, because child processes
-    may be ranks of another job.
-    """
-    os.environ["HVDLITE_AS_HOROVOD"] = "1"
-    os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
 
 
 def main(arguments: List[str]) -> None:

@@ -15,7 +15,7 @@ from hvdlite.core import agent_protocol, frameworks, limits, member, mpi, start,
 from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.native import RANK_DEAD, STALLED, failure_of
 from hvdlite.core.topology import is_initialized
-from hvdlite.exit import ancestors, ending, script_end
+from hvdlite.exit import ending, orphan, script_end
 from hvdlite.joined import UNEVEN, bootstrap, jobs, leave, membership
 from hvdlite.monitor import recorder
 
@@ -136,7 +136,7 @@ def _may_have_others(well: bool) -> bool:
     """
     runs_or_can_begin = mpi.ranks() or (well and member.has_launcher_of_mpi())
     can_tell = start.without_mpi() is not None or runs_or_can_begin
-    if can_tell and not start.is_decided() and ancestors.is_outermost():
+    if can_tell and not start.is_decided() and orphan.is_outermost():
         start.decide()
     return start.is_decided()
 

@@ -10,7 +10,7 @@ import pytest
 from jobs import TESTS, alone, assert_passed, script
 from places import start_ranks
 
-from hvdlite.monitor import keys, live, memory, report, rows, top, watching, why
+from hvdlite.monitor import live, memory, report, rows, top, watching, why
 
 
 def only(folder, pattern: str) -> str:
@@ -166,10 +166,10 @@ def test_top_sorts_ranks_by_a_column():
 
 def test_keys_select_what_top_shows():
     view = top.View()
-    for key in ("x", keys.DOWN, "j", "j", "k", "s"):  # with three ranks, "j" stops at the last one
+    for key in ("x", top.DOWN, "j", "j", "k", "s"):  # with three ranks, "j" stops at the last one
         view = top.pressed(view, key, [2, 0, 1])
     assert view == top.View("steps/s", 0)
-    view = top.pressed(view, keys.ESCAPE, [2, 0, 1])
+    view = top.pressed(view, top.ESCAPE, [2, 0, 1])
     assert top.pressed(view, "q", []) == top.View("steps/s", None, True)
     assert list(top._until(0, lambda seconds: "q")) == ["q"]  # --every 0 must also read the keys
 

@@ -29,12 +29,6 @@ def _by_torchrun() -> bool:
     return TORCHELASTIC in os.environ
 
 
-def _age() -> float:
-    """Return for how many seconds this process has run."""
-    began = stat_of("/proc/self/stat")[19]
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
-
-
 def _place() -> places.Place:
     found = start.without_mpi()
     assert found is not None  # without a place, the job starts over MPI
@@ -98,7 +92,9 @@ class SocketBootstrap(Bootstrap):
 
     def report_end(self) -> None:
         shortest, longest = ENDED_SECONDS
-        self._tell(min(max(shortest, _age()), longest))
+        began = int(stat_of("/proc/self/stat")[19]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+        self._tell(min(max(shortest, age), longest))
 
     def end_all(self, code: int, patience: float) -> None:
         # If this process has joined, the others see that its connections end. Under torchrun,

@@ -96,7 +96,8 @@ class _Training:
             vote = LET_REPLACEMENTS_IN
         # Catch Exception, because TensorFlow's errors are not RuntimeErrors.
         except Exception as error:
-            if not self._is_of_a_death(error):
+            is_failure = failure_of(error) is not None or isinstance(error, RuntimeError)
+            if not (is_failure and self._members.have_caused(error)):
                 raise
             job.begin_to_leave()
             vote, cause = SOMETHING_FAILED, error
@@ -114,12 +115,11 @@ class _Training:
         self._has_state = True
         result = self._function()
         frameworks.wait_all()
-        _return_together()
+        # wait until the function returns on all ranks; all raise if a rank still submits tensors
+        nothing = np.empty(0, np.uint8)
+        name = "end of the function of hvd.elastic.run"
+        run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)
         return result
-
-    def _is_of_a_death(self, error: Exception) -> bool:
-        is_failure = failure_of(error) is not None or isinstance(error, RuntimeError)
-        return is_failure and self._members.have_caused(error)
 
     def leave_job(self, verdict: int) -> None:
         """Leave the job, so that the next job can begin without dead ranks or with replacements."""
@@ -130,13 +130,6 @@ class _Training:
         else:
             self._state.restore()
             self._members.drop_dead()
-
-
-def _return_together() -> None:
-    """Wait until the function returns on all ranks; all raise if a rank still submits tensors."""
-    nothing = np.empty(0, np.uint8)
-    name = "end of the function of hvd.elastic.run"
-    run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)
 
 
 class _Left:

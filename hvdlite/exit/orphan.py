@@ -15,17 +15,23 @@ import time
 from pathlib import Path
 from typing import Callable, List
 
-from hvdlite.core import agent_protocol, start
-from hvdlite.core.launchers import TORCHELASTIC
+from hvdlite.core import agent_protocol, member, start
+from hvdlite.core.launchers import OPEN_MPI, PMI, PMIX, SRUN, TORCHELASTIC, TORCHRUN
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
-from hvdlite.exit import ancestors
 from hvdlite.machine import processes
 
 LOOK_SECONDS = 0.5  # seconds between two checks that the launcher lives; chosen
 TERM_SECONDS = 1.0  # seconds from SIGTERM to SIGKILL, as in mpirun
 # Programs that are the first process of a system or a container, and so adopt orphans.
 _FIRST = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "s6-svscan", "runit")
+
+# Variables that a rank has and its launcher lacks. The first one that is set counts, because the
+# launcher may itself run in a job of Slurm.
+_OF_RANKS = (
+    agent_protocol.VARIABLE,
+    *(each.rank for each in (OPEN_MPI, PMIX, PMI, TORCHRUN, SRUN)),
+)
 
 
 class _Watch(ModuleState):
@@ -56,6 +62,27 @@ def watch() -> None:
     threading.Thread(target=_end_after, args=(pid, is_there, alone), daemon=True).start()
 
 
+def of_the_launcher() -> List[int]:
+    """Return this process, its parent and so on, up to the process that the launcher started."""
+    own = [name for name in _OF_RANKS if name in member.own_environment()]
+    return processes.with_own(own[0]) if own else [os.getpid()]
+
+
+def is_outermost() -> bool:
+    """Return True if this process seems to be the rank itself, not a child of the rank.
+
+    A shell or another program may be between the launcher and the rank. If a process between the
+    launcher and this process runs the same Python interpreter, that process is the rank.
+    """
+    if member.rank_above() is not None:
+        return False
+    try:
+        above = (os.readlink(f"/proc/{pid}/exe") for pid in of_the_launcher()[1:])
+        return os.readlink("/proc/self/exe") not in above
+    except OSError:
+        return True
+
+
 def _agent() -> tuple:
     """Return the agent's process id, and a function that returns whether the agent lives."""
     pipe = Path(os.environ[agent_protocol.VARIABLE])  # /proc/PID/fd/N
@@ -66,7 +93,7 @@ def _agent() -> tuple:
 
 def _starter() -> tuple:
     """Return the id of the process that started this rank, and a function: does it still live?"""
-    top = ancestors.of_the_launcher()[-1]
+    top = of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
         return 0, lambda: False
@@ -91,12 +118,9 @@ def _has_adopted(pid: int) -> bool:
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:  # the process is another user's
-        return pid == 1 and not re.search("python|torch", _name(pid) + _command(pid))
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return pid == 1 and not re.search("python|torch", _name(pid) + command)
     return "python" not in maps or (pid == 1 and "torch" not in maps)
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
 
 
 def _name(pid: int) -> str:

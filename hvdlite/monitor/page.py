@@ -63,7 +63,10 @@ def page(trace: Trace, title: str) -> str:
         parts += ["<h2>The batches of one step</h2>", _batches(by_rank, found)]
     late = steps.lateness(trace.tensors)
     if len(late) > 1:
-        parts += ["<h2>Ranks that others waited for</h2>", _text_of_lateness(late), _lateness(late)]
+        parts += ["<h2>Ranks that others waited for</h2>", _text_of_lateness(late)]
+        of_ranks = {"late": [late[rank] for rank in sorted(late)]}
+        labels = [f"rank {rank}" for rank in sorted(late)]
+        parts.append(_bars(labels, of_ranks, "seconds", "lateness of ranks"))
     slow = steps.slowest(trace.tensors)
     if slow:
         parts += ["<h2>The slowest tensors</h2>", _slowest(slow)]
@@ -190,12 +193,6 @@ def _breakdown(found: Dict[int, List[steps.Step]]) -> str:
     names = ("alone", "waiting", "queued", "moving")
     parts = {label: medians(name) for label, name in zip(_COLORS, names)}
     return _bars([f"rank {rank}" for rank in ranks], parts, "ms a step", "where a step's time goes")
-
-
-def _lateness(late: Dict[int, float]) -> str:
-    ranks = sorted(late)
-    parts = {"late": [late[rank] for rank in ranks]}
-    return _bars([f"rank {rank}" for rank in ranks], parts, "seconds", "lateness of ranks")
 
 
 def _slowest(slow: Sequence[steps.Slow]) -> str:

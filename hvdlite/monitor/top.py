@@ -3,12 +3,15 @@
 import argparse
 import contextlib
 import importlib.util
+import os
+import re
+import select
 import sys
 import time
-from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence
 
 from hvdlite import cli
-from hvdlite.monitor import keys, memory, report, rows, watching
+from hvdlite.monitor import memory, report, rows, watching
 from hvdlite.monitor.memory import Snapshot
 
 PROGRAM = "hvdlite-top"
@@ -22,6 +25,8 @@ Escape: select no rank; q: quit
 """
 _FRAME = 8  # number of lines for title, head, borders and caption
 _GAP = 2  # number of characters between two columns of the table
+UP, DOWN, ESCAPE, INTERRUPT = "\x1b[A", "\x1b[B", "\x1b", "\x03"
+NextKey = Callable[[float], str]  # waits this many seconds; returns the pressed key, or ""
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -68,7 +73,7 @@ def _print_json(_job: str, sources, every: float, once: bool) -> None:
 
 
 class View(NamedTuple):
-    """What the user has chosen with keys."""
+    """What the user has chosen with"""
 
     by: str = "rank"  # the column by which the table is sorted
     picked: Optional[int] = None  # the rank whose last operations are shown
@@ -80,14 +85,14 @@ def pressed(view: View, key: str, order: Sequence[int]) -> View:
 
     :param order: the ranks in the order of the table.
     """
-    if key in ("q", keys.INTERRUPT):
+    if key in ("q", INTERRUPT):
         return view._replace(ended=True)
     if key == "s":
         names = [column.name for column in rows.COLUMNS if column.key]
         return view._replace(by=names[(names.index(view.by) + 1) % len(names)])
-    if key == keys.ESCAPE:
+    if key == ESCAPE:
         return view._replace(picked=None)
-    step = {keys.UP: -1, "k": -1, keys.DOWN: 1, "j": 1}.get(key)
+    step = {UP: -1, "k": -1, DOWN: 1, "j": 1}.get(key)
     if not step or not order:
         return view
     at = order.index(view.picked) + step if view.picked in order else 0
@@ -105,7 +110,7 @@ def _show(job: str, sources, every: float, once: bool) -> None:
         console.print(table(job, watching.all_anew(sources), before, console, _notes(sources)))
         return
     view, ranks = View(), watching.all_now(sources)
-    with keys.pressed() as next_key, Live(
+    with reading_keys() as next_key, Live(
         console=console, screen=sys.stdout.isatty(), auto_refresh=False
     ) as screen:
         while not view.ended and not _ended(ranks):
@@ -122,7 +127,47 @@ def _show(job: str, sources, every: float, once: bool) -> None:
     print(f"hvdlite-top: job {job} has ended")
 
 
-def _until(end: float, next_key: keys.NextKey) -> Iterator[str]:
+@contextlib.contextmanager
+def reading_keys() -> Iterator[NextKey]:
+    """Yield a function that waits for a key. When the block ends, restore the terminal.
+
+    If this process has no terminal, or runs in the background, the function always returns "".
+    """
+    if not sys.stdin or not sys.stdin.isatty():
+        yield _none
+        return
+    import termios
+    import tty
+
+    file = sys.stdin.fileno()
+    # The kernel stops a background process that reads from the terminal.
+    if os.tcgetpgrp(file) != os.getpgrp():
+        yield _none
+        return
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file)
+    read: List[str] = []
+    try:
+        yield lambda seconds: _key(file, read, seconds)
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def _none(seconds: float) -> str:
+    time.sleep(max(seconds, 0))
+    return ""
+
+
+def _key(file: int, read: List[str], seconds: float) -> str:
+    """Return the first key of the input. An arrow key arrives as several characters."""
+    if not read and select.select([file], [], [], max(seconds, 0))[0]:
+        # An empty read means that the terminal is closed: end as after Ctrl-C.
+        text = os.read(file, 64).decode(errors="replace") or INTERRUPT
+        read += re.findall("\x1b[[O][A-D]|.", text, re.S)
+    return read.pop(0).replace("\x1bO", "\x1b[") if read else ""
+
+
+def _until(end: float, next_key: NextKey) -> Iterator[str]:
     while True:
         key = next_key(end - time.monotonic())
         if key:
@@ -163,7 +208,8 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
         title_justify="left",
         caption_justify="left",
     )
-    texts = [[_head(column, view), *map(column.text, own)] for column in shown]
+    heads = [f"{each.name}{'*' * (each.name == view.by != 'rank')}" for each in shown]
+    texts = [[head, *map(column.text, own)] for head, column in zip(heads, shown)]
     widths = [max(map(len, column)) for column in texts]
     # the last column, the operations
     widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)
@@ -182,10 +228,6 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
     more = [f"{len(own)} ranks, {room} shown: up and down"] if room and len(own) > room else []
     new.caption = "\n".join([*late, *more, *notes]) or None
     return new
-
-
-def _head(column: rows.Column, view: View) -> str:
-    return f"{column.name}*" if column.name == view.by != "rank" else column.name
 
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:

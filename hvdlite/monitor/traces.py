@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence
 
 
 class BadTrace(Exception):
@@ -73,7 +73,8 @@ def read(paths: Sequence[str]) -> Trace:
         merged += moved
         spans = _spans_of(moved)
         tensors += _tensors_of(rank, spans)
-        notes += [Note(rank, a["name"], a["ts"] / 1e6, b["ts"] / 1e6) for a, b in _notes(spans)]
+        of_notes = [ends for ends in spans if [end["ph"] for end in ends] == ["b", "e"]]
+        notes += [Note(rank, a["name"], a["ts"] / 1e6, b["ts"] / 1e6) for a, b in of_notes]
         order = {"name": "process_sort_index", "args": {"sort_index": rank}}
         merged.append({"ph": "M", "pid": rank, **order})
     errors = sorted(clock["error"] for clock in clocks.values())
@@ -145,10 +146,6 @@ def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
         if event.get("cat") == "tensor":
             of.setdefault(event["id"], []).append(event)
     return list(of.values())
-
-
-def _notes(spans: Iterable[List[Dict[str, Any]]]) -> Iterator[List[Dict[str, Any]]]:
-    return (ends for ends in spans if [end["ph"] for end in ends] == ["b", "e"])
 
 
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:

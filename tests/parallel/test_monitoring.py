@@ -13,7 +13,7 @@ from traces import spans_of
 
 import hvdlite as hvd
 from hvdlite.core import topology
-from hvdlite.monitor import clock
+from hvdlite.monitor import recorder
 
 
 @pytest.fixture
@@ -163,8 +163,8 @@ def test_the_offset_between_hosts_clocks_is_measured(hosts, rank, size, monkeypa
     """The clock of simulated host i is 1000 * i seconds ahead."""
     of_rank = [min(i, hosts - 1) for i in range(size)]
     now, own = time.monotonic, of_rank[rank]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now() + 1000.0 * own)
-    offset, error = clock.offset_to_first(topology.world(), [f"host{i}" for i in of_rank])
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: now() + 1000.0 * own)
+    offset, error = recorder.offset_to_first(topology.world(), [f"host{i}" for i in of_rank])
     assert (error == 0) == (own == 0)
     assert offset == pytest.approx(-1000.0 * own, abs=error + 1e-9)
     assert error < 5
