@@ -30,7 +30,8 @@ NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "
     "variables, are NOT ENCRYPTED: install the command openssl here"
 )
-_HELLO = {"token": str, "rank": int, "host": str, "address": str, "port": int, "versions": dict}
+_HELLO = {"token": str, "rank": int, "host": str, "address": str, "port": int}
+_HELLO.update(versions=dict, allowed=list)
 Hello = Dict[str, Any]
 
 

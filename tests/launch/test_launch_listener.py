@@ -6,6 +6,7 @@ import json
 import resource
 import selectors
 import socket
+import sys
 import threading
 import time
 
@@ -13,8 +14,12 @@ import pytest
 
 from hvdlite.launch import channel, encryption, listener
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+from hvdlite.launch.job import Command, Job
+from hvdlite.launch.links import Links
+from hvdlite.launch.output import Console, Output
+from hvdlite.launch.watch import Watch
 
-HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": {}}
+HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": {}, "allowed": [5]}
 
 
 class Open:
@@ -79,7 +84,7 @@ def test_a_malformed_frame_closes_only_its_senders_connection(opened, sent, caps
         assert is_dropped(sock)
     good.send(channel.HELLO, hello(opened.invitation))
     opened.turn()
-    assert [told["host"] for _, told in opened.let_in] == ["h"]
+    assert [(told["host"], told["allowed"]) for _, told in opened.let_in] == [("h", [5])]
     err = capsys.readouterr().err
     assert err.startswith("hvdliterun: dropped a connection from 127.0.0.1: ")
     assert len(err.splitlines()) == 1
@@ -114,6 +119,35 @@ def test_silent_connections_are_dropped_after_a_time_or_if_there_are_too_many(op
     silent[1].close()  # the client closes it just when the listener drops it
     opened.turn()
     assert list(opened.listener._strangers)[1].sock.getpeername() == newest.getsockname()
+
+
+def test_agents_without_a_number_get_free_numbers_after_a_loss():
+    """Open MPI may lose an agent while other agents connect."""
+    watch = Watch(
+        Job(["t"], 9), Command(["t"], remote=False), Output(Console(sys.stdout, sys.stderr))
+    )
+    watch._listener = watch._listen()
+    watch._links = Links(watch._selector, watch._heard, watch._note_loss, watch._listener.complain)
+    invitation = watch._listener.invitation()
+
+    def turn():
+        for _ in range(10):
+            for key, _ in watch._selector.select(0.02):
+                key.data(key.fileobj)
+
+    def connect():
+        agent = channel.connect(invitation)
+        agent.send(channel.HELLO, hello(invitation, rank=-1))
+        turn()
+        return agent
+
+    first, second = connect(), connect()
+    first.close()
+    turn()
+    third = connect()
+    assert sorted(watch._ranks) == [0, 1]
+    for one in (second, third, watch._links, watch._listener):
+        one.close()
 
 
 @contextlib.contextmanager
