@@ -77,8 +77,8 @@ def _end() -> None:
     if could_join and "hvdlite.at_exit" not in sys.modules:
         with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
             importlib.import_module("hvdlite.at_exit").at_exit()
-    if "hvdlite.bootstrap.mpi.life" in sys.modules:
-        sys.modules["hvdlite.bootstrap.mpi.life"].end()
+    if "hvdlite.bootstrap.mpi.bootstrap" in sys.modules:
+        sys.modules["hvdlite.bootstrap.mpi.bootstrap"].end()
     if "hvdlite.mxnet.servers" in sys.modules:
         sys.modules["hvdlite.mxnet.servers"].end()
 

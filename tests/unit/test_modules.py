@@ -212,8 +212,8 @@ IMPORTERS = {
     },
     r"hvdlite\.bootstrap(?:\.| import )mpi\b": {  # all other modules use the World of the job
         "__init__.py", "joined.py", "machine/probe.py",
-        "bootstrap/mpi/bootstrap.py", "bootstrap/mpi/life.py", "bootstrap/mpi/loading.py",
-        "bootstrap/mpi/meeting.py", "bootstrap/mpi/world.py",
+        "bootstrap/mpi/bootstrap.py", "bootstrap/mpi/loading.py", "bootstrap/mpi/meeting.py",
+        "bootstrap/mpi/world.py",
     },
 }  # fmt: skip
 

@@ -1,18 +1,33 @@
 """How processes that a launcher of MPI has started join a job, and end together."""
 
 import os
-from typing import Any, Callable
+import time
+from typing import Any, Callable, Optional, Tuple
 
 from hvdlite.bootstrap import singleton_check
 from hvdlite.bootstrap.bootstrap import Bootstrap
-from hvdlite.bootstrap.mpi import life, meeting
-from hvdlite.bootstrap.mpi.loading import name_of
+from hvdlite.bootstrap.mpi import meeting
+from hvdlite.bootstrap.mpi.loading import forget_confined, name_of
+from hvdlite.bootstrap.mpi.world import limit_call
 from hvdlite.core import mpi, start
 from hvdlite.core.agent_protocol import ELASTIC
+from hvdlite.core.listening import has_fault_tolerance
 from hvdlite.core.membership import Membership
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.world import World
-from hvdlite.exit import orphan
+from hvdlite.exit import forks, orphan
+
+
+class _Life(ModuleState):
+    """MPI in this process."""
+
+    def begin(self) -> None:
+        self.initialized = False  # True: hvdlite has initialized MPI
+        self.limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
+
+
+_life = _Life()
 
 
 class MPIBootstrap(Bootstrap):
@@ -21,7 +36,7 @@ class MPIBootstrap(Bootstrap):
     transport = "mpi"
 
     def begin(self, comm: Any) -> None:
-        life.begin()
+        _begin()
         if meeting.is_alone(comm):
             reason = f"{name_of(mpi.version())} knows of no other process"
             singleton_check.refuse_if_one_of_several(reason)
@@ -39,7 +54,7 @@ class MPIBootstrap(Bootstrap):
         mpi.before_finalize(leave)
 
     def has_others(self) -> bool:
-        return life.is_running() and mpi.ranks() > 1
+        return _is_running() and mpi.ranks() > 1
 
     def rank(self) -> int:
         return mpi.rank()
@@ -48,10 +63,54 @@ class MPIBootstrap(Bootstrap):
         meeting.report_end()
 
     def end_by(self, until: float, code: int, message: str) -> None:
-        life.end_by(until, code, message)
+        """Limit MPI_Finalize. The launcher ends the ranks if this one ends without MPI_Finalize."""
+        _life.limit = _life.limit or (until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        life.end_all(code)
+        """Open MPI 5's launcher ends the others if this process ends without MPI_Finalize.
+
+        MPI_Abort would crash or hang that launcher if another process waits in MPI_Finalize. A job
+        with MPI's fault tolerance goes on after the end of one process, and needs MPI_Abort.
+        """
+        if os.environ.get("PRTE_LAUNCHED") and not has_fault_tolerance(os.environ):
+            os._exit(code)
+        mpi.abort(code)
+
+
+def _is_running() -> bool:
+    """Return True if this process may call MPI."""
+    return mpi.is_running() and not forks.is_child()
+
+
+def _begin() -> None:
+    """Initialize MPI, unless MPI runs already.
+
+    :raises HvdliteError: MPI can't begin in this process.
+    """
+    if forks.is_child():
+        raise HvdliteError(
+            "init(): this process was forked from a process that runs MPI, and a child has no MPI: "
+            "call hvdlite.init() in the process that the launcher has started"
+        )
+    if mpi.is_finalized():
+        raise HvdliteError(
+            "init(): MPI.Finalize() has been called, and MPI can't start again: call "
+            "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
+            "Python exits"
+        )
+    if not mpi.is_initialized():
+        mpi.initialize()
+        _life.initialized = True
+    forget_confined()
+
+
+def end() -> None:
+    """As the last exit function: finalize MPI if hvdlite initialized it or end_by() was called."""
+    if not _is_running() or not (_life.initialized or _life.limit):
+        return
+    until, code, message = _life.limit or (float("inf"), 0, "")
+    with limit_call(until - time.monotonic(), code, message):
+        mpi.finalize()
 
 
 class MPIMembership(Membership):

@@ -1,8 +1,8 @@
 """The world of a job over MPI: the ranks of a communicator."""
 
-from typing import Any, ContextManager, List, Optional, Sequence
+import contextlib
+from typing import Any, ContextManager, Iterator, List, Optional, Sequence
 
-from hvdlite.bootstrap.mpi.life import limit_call
 from hvdlite.bootstrap.mpi.loading import by_mpi
 from hvdlite.core import limits, mpi
 from hvdlite.core.native import HvdliteError, call, ffi, lib
@@ -49,6 +49,23 @@ class MPIWorld(mpi.Communicator, World):
     def leave(self, sound: bool) -> None:
         if self._own and sound:
             self.free()
+
+
+@contextlib.contextmanager
+def limit_call(
+    seconds: float, code: int, message: str, ranks: Sequence[int] = ()
+) -> Iterator[None]:
+    """Print the message and end the process if the block's MPI call takes more than ``seconds``.
+
+    :param ranks: the ranks for which MPI waits; if given, the seconds count from the job's failure.
+    """
+    limit = ffi.NULL
+    if seconds < float("inf"):
+        limit = lib.hvd_limit_set(max(seconds, 0), ranks, len(ranks), code, message.encode())
+    try:
+        yield
+    finally:
+        lib.hvd_limit_lift(limit)
 
 
 def _open_group(comm: Any, ranks: List[int]) -> int:
