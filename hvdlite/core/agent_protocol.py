@@ -26,6 +26,7 @@ REPLACEMENT = "HVDLITE_REPLACEMENT"
 ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # where replacements reach a rank
 TOO_LATE = 75  # exit code of a replacement that could not join
 
+JOB = "HVDLITE_JOB"  # the number of hvdliterun's job, which no other job has
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
 # The path of the pipe to which the agent writes names of lost hosts, and replacements' ports.

@@ -20,7 +20,6 @@ from hvdlite.launch import channel, environment
 from hvdlite.launch.supervision import Agent
 from hvdlite.machine import files, probe
 
-START = (sys.executable, "-m", "hvdlite.launch.agent")
 RANK_VARIABLES = (environment.RANK, *(each.rank for each in (OPEN_MPI, PMIX, PMI, SRUN)))
 # This variable holds the path of hvdlite.run's pickled call; the result is at the path + ".result".
 DATA_VARIABLE = "HVDLITE_TASK"

@@ -26,7 +26,7 @@ _OWN_PREFIXES = (
 RANK = "HVDLITE_AGENT_RANK"  # starter.py sets it for each agent
 _OF_A_RANK = (
     *("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "OMPI_", "PRTE_"),
-    *("HVDLITE_LAUNCHER", RANK, member.MEMBER),
+    *(agent_protocol.LAUNCHER, RANK, member.MEMBER),
 )
 _NOT_OF_A_RANK = (
     *("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),

@@ -10,7 +10,6 @@ import os
 
 LOOK_SECONDS = 1.0  # seconds in which the agents must answer
 EVERY = 2.0  # seconds between two readings for --metrics-port; a reading costs a rank's host 12 ms
-_MOST_STALLS = 5  # limit on the reports about stalls of one job
 _MOST_OPS = 50  # limit on the last operations that a rank sends, and on older ones in progress
 
 
@@ -58,8 +57,10 @@ class Flights:
 
     def report_stall(self) -> str | None:
         """Write a report about a stall; return a line for the user, or None."""
+        from hvdlite.monitor import report
+
         self._stalls += 1
-        if self._stalls > _MOST_STALLS:
+        if self._stalls > report.MOST_STALLS:
             return None
         line = self.report(f"stall-{self._stalls}")
         new = None if line in self._said else line

@@ -1,6 +1,7 @@
 """The description of a job, which the options make and every backend reads."""
 
 import os
+import sys
 from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.machine.hosts import SSH, Host
@@ -65,6 +66,11 @@ class Job(NamedTuple):
     def processes(self) -> int:
         """The number of processes that the backend starts; mode ps adds servers and a scheduler."""
         return self.ranks + self.servers + 1 if self.mode == "ps" else self.ranks
+
+    @property
+    def agent(self) -> List[str]:
+        """The command that a backend starts for each process."""
+        return [sys.executable, "-m", "hvdlite.launch.agent", "--", *self.command]
 
 
 class Interrupted(BaseException):

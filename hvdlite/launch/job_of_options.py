@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import Any, Dict, List
 
-from hvdlite.core import limits
+from hvdlite.core import limits, member
 from hvdlite.launch import channel, environment, listener, metrics, mpirun, options, sizing
 from hvdlite.launch.backends import BACKENDS, default
 from hvdlite.launch.job import HOST_TIMEOUT, Job, current_folder
@@ -84,7 +84,7 @@ def _without_mpirun(job: Job) -> Job:
     if not free or job.mpi_args or job.binding or mpirun.executable():
         return job
     tell("hvdliterun: there is no mpirun: ranks are joined by TCP, without MPI")
-    return job._replace(transport="tcp", env={**job.env, "HVDLITE_TRANSPORT": "tcp"})
+    return job._replace(transport="tcp", env={**job.env, member.TRANSPORT: "tcp"})
 
 
 def _command(argv: List[str], is_module: bool) -> List[str]:

@@ -11,7 +11,6 @@ import subprocess
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from hvdlite.launch import channel, environment, starter
-from hvdlite.launch.agent import START
 from hvdlite.launch.job import Command, Job, LaunchError
 from hvdlite.launch.ranks import placement
 from hvdlite.machine import probe
@@ -141,7 +140,7 @@ def command(job: Job, where: str) -> Command:
     for name in starter.FORWARDED if where != "local" else ():
         if name in os.environ or name == channel.VARIABLE:
             argv += dialect.forward(name)
-    return Command([*argv, *job.mpi_args, *agent(job)], env, remote=where != "local")
+    return Command([*argv, *job.mpi_args, *job.agent], env, remote=where != "local")
 
 
 def command_over_ssh(job: Job) -> Command:
@@ -150,8 +149,3 @@ def command_over_ssh(job: Job) -> Command:
         raise LaunchError("--launcher ssh needs hosts: give -H server1:4,server2:4 or a host file")
     loopback = all(host.name in ("localhost", "127.0.0.1") for host in job.hosts)
     return command(job, "local" if loopback else "ssh")
-
-
-def agent(job: Job) -> List[str]:
-    """Return the command that a backend starts for each process."""
-    return [*START, "--", *job.command]

@@ -19,12 +19,12 @@ import signal
 from collections.abc import Mapping
 
 from hvdlite.core import listening
+from hvdlite.core.agent_protocol import JOB
 from hvdlite.machine import files
 
 FOLDER = "/dev/shm"
 # bytes; Open MPI 5 demands a little more than 16 MiB, then takes 76 KiB for each rank
 _ROOM = 20 << 20
-VARIABLE = "HVDLITE_JOB"  # the job's unique number
 
 # Where Open MPI 5 and 4 put their segments: for each component, the names of one variable.
 _OPEN_MPI = tuple(
@@ -129,5 +129,5 @@ def of_job(number: str) -> SharedMemory:
     :raises ValueError: the text is not the number of a job.
     """
     if not re.fullmatch("[0-9a-f]{16}", number):
-        raise ValueError(f"{VARIABLE} is '{number}': expected 16 hexadecimal digits")
+        raise ValueError(f"{JOB} is '{number}': expected 16 hexadecimal digits")
     return SharedMemory(number)

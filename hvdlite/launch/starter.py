@@ -19,7 +19,6 @@ import time
 from typing import Any, Dict, List, Tuple
 
 from hvdlite.launch import channel
-from hvdlite.launch.agent import START
 from hvdlite.launch.environment import RANK
 from hvdlite.launch.job import Command, Job
 from hvdlite.launch.ranks import placement
@@ -39,8 +38,7 @@ def command(job: Job, where: str) -> Command:
 
 def command_on(job: Job, hosts: List[Tuple[str, int]], first: int) -> Command:
     """Return the command that starts the agents of each host, numbered from ``first``."""
-    command = [*START, "--", *job.command]
-    assignment = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": command}
+    assignment = {"hosts": hosts, "first": first, "ssh": job.ssh.command(), "command": job.agent}
     return Command(_ME, script=json.dumps(assignment) + "\n", remote=bool(job.hosts))
 
 

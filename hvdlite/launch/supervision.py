@@ -124,7 +124,7 @@ class Agent:
         environ[agent_protocol.SPACE] = agent_protocol.own_space()
         environ[agent_protocol.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
         if not self._elastic:  # elastic jobs have no MPI
-            self._memory = shared_memory.of_job(environ[shared_memory.VARIABLE])
+            self._memory = shared_memory.of_job(environ[agent_protocol.JOB])
             environ.update(self._memory.environment(environ))
         local_rank, ranks = assignment["place"] or (0, 1)
         cores = nodes.binding(local_rank, ranks, os.sched_getaffinity(0))

@@ -15,6 +15,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from hvdlite.core import agent_protocol
 from hvdlite.launch import (
     channel,
     check,
@@ -185,7 +186,7 @@ class Watch:
 
     def _start_rank(self, rank: ranks.Rank) -> None:
         assignment = assign(rank, self._in_order(), self._job)
-        assignment["env"][shared_memory.VARIABLE] = self._number
+        assignment["env"][agent_protocol.JOB] = self._number
         if self._task:
             self._links.send(rank.link, channel.DATA, self._task)
         self._links.send(rank.link, channel.START, json.dumps(assignment).encode())

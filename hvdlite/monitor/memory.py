@@ -9,12 +9,12 @@ import json
 import os
 import re
 import time
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy
 
 from hvdlite.core.native import ffi, lib
+from hvdlite.machine.processes import stat_of
 
 _FORMAT = ffi.string(lib.hvd_flight_format).decode() + ";"
 # Phases and kinds of operations that need special treatment; the layout text names all of them.
@@ -277,7 +277,7 @@ _STATES = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for I
 def state_of(pid: int) -> str:
     """Return the state of a process of this host: "runs", "is stopped", "has ended", ..."""
     try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        letter = stat_of(f"/proc/{pid}/stat")[0]
     except (OSError, IndexError):
         return ENDED
     return _STATES.get(letter, "runs")

@@ -37,7 +37,7 @@ _recorders = _Recorders()
 def begin(world: World, transport: str) -> None:
     """Exchange the paths of recorders with all ranks, after the C library's init. Collective."""
     file = lib.hvd_flight_file()
-    job = os.environ.get("HVDLITE_JOB", os.urandom(8).hex())
+    job = os.environ.get(agent_protocol.JOB, os.urandom(8).hex())
     own = (socket.gethostname(), os.getpid(), file, job)
     cards = world.allgather(own)
     job = cards[0][3]

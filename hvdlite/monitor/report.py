@@ -21,7 +21,7 @@ STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
 _STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none
 _LAST_OPS = 8  # number of operations that the report shows of each rank
-_MOST_STALLS = 5  # a process writes reports of this many stalls; the log has the text of each stall
+MOST_STALLS = 5  # reports are written of this many stalls; the log has the text of each stall
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
@@ -30,7 +30,7 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
     Print the path on stderr. Raise nothing, because an error here would hide the failure itself.
     """
     own = next((r.head() for r in recorders if r.head()["pid"] == os.getpid()), None)
-    if own is None or (not own["failed"] and own["troubles"] > _MOST_STALLS):
+    if own is None or (not own["failed"] and own["troubles"] > MOST_STALLS):
         return
     what = "failure" if own["failed"] else f"stall-{own['troubles']}"
     try:

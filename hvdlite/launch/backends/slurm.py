@@ -33,9 +33,9 @@ def command(job: Job) -> Command:
 
 def _inside(job: Job) -> Command:
     if job.transport == "tcp":
-        return Command([*_WITHOUT_MPI, f"--ntasks={job.processes}", *mpirun.agent(job)])
+        return Command([*_WITHOUT_MPI, f"--ntasks={job.processes}", *job.agent])
     if srun_wires_up(job):
-        return Command([*_SRUN, f"--ntasks={job.processes}", *mpirun.agent(job)])
+        return Command([*_SRUN, f"--ntasks={job.processes}", *job.agent])
     note = "srun --mpi=pmix does not join ranks of this MPI: mpirun starts them"
     return mpirun.command(job, where="")._replace(notes=[note])
 
