@@ -104,6 +104,5 @@ def seconds(text: Any) -> float:
 
 
 def fail(prog: str, why: str) -> int:
-    """Print why the program has failed; return its exit code."""
     print(f"{prog}: {why}", file=sys.stderr)
     return 2

@@ -75,7 +75,6 @@ def _list_of(convert, known=()):
 
 
 def plan(args: argparse.Namespace) -> List[Tuple[str, Case]]:
-    """Return the list of (api, case) to measure."""
     chosen: List[Tuple[str, Case]] = []
     for memory in args.memory:
         swept = cases.sweep(args.kinds, args.sizes, args.dtypes, memory)

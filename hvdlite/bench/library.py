@@ -42,7 +42,6 @@ class NumPyArrays:
         return lambda array, name, priority: call(array, name=name, **details)
 
     def finish(self, started: Sequence) -> List[np.ndarray]:
-        """Wait for the started collectives; return their results."""
         return list(started)
 
     def to_numpy(self, array) -> np.ndarray:
@@ -135,7 +134,6 @@ class Alone(MXNetArrays):
 
 
 def gluon_parameters(case: Case) -> Dict[str, Any]:
-    """Return initialized parameters of the case's shapes."""
     import mxnet as mx
 
     models.arrays_of_gluon()

@@ -68,7 +68,6 @@ def percent(share) -> str:
 
 
 def table(rows: Sequence[Dict]) -> str:
-    """Return the rows as text in columns."""
     return in_columns([list(COLUMNS), *([f(row) for f in COLUMNS.values()] for row in rows)])
 
 

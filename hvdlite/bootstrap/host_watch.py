@@ -93,7 +93,6 @@ class HostWatch:
                 self._declare(rank, silent)
 
     def _is_local(self, rank: int) -> bool:
-        """Return True if the other rank is on this host."""
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:

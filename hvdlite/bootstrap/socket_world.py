@@ -21,8 +21,6 @@ from hvdlite.exit import forks
 
 
 class _Present(ModuleState):
-    """Keeps the SocketWorld of the job that this process has joined."""
-
     def begin(self) -> None:
         self.world: Optional[SocketWorld] = None
 
@@ -130,7 +128,6 @@ class SocketWorld(World):
         return {self._numbers[rank] for rank in self._exchange.unreached}
 
     def key(self) -> bytes:
-        """Return the key that the job's handshakes use."""
         return self._exchange.key
 
     def leave(self, sound: bool) -> None:

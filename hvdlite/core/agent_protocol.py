@@ -83,7 +83,6 @@ def report_port(address: str, port: int) -> None:
 
 
 def report_given_up(ranks: Sequence[int]) -> None:
-    """Report the numbers of ranks that this rank has given up."""
     _write(GIVEN_UP + json.dumps({"ranks": list(ranks)}).encode() + b"\n")
 
 
@@ -103,7 +102,6 @@ def open_pipe() -> int | None:
 
 
 def _write(line: bytes) -> None:
-    """Write a line to the agent's pipe, if there is one."""
     pipe = open_pipe()
     if pipe is not None:
         with contextlib.suppress(OSError):

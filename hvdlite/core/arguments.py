@@ -24,7 +24,6 @@ PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
 
 
 def wrong(what: str, value: Any, expected: str) -> ValueError:
-    """Return the error for a wrong argument."""
     shown = repr(value)
     return ValueError(f"{what} is {shown[:80]}{'...' * (len(shown) > 80)}: expected {expected}")
 

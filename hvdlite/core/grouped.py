@@ -29,7 +29,6 @@ def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:
 
 
 def broadcasts(names, arrays, root_rank, process_set, outs=None) -> Any:
-    """Start broadcasts; return a handle."""
     arrays = [dense(array) for array in arrays]
     shapes = [array.shape for array in arrays]
     outs = check_outs(names, outs, shapes, arrays)

@@ -77,7 +77,6 @@ def _outcome_of(finish: Callable[[], Any]) -> _Outcome:
 
 
 def ended(result) -> Handle:
-    """Return a handle for a result that is known already."""
     return Handle(lambda: True, lambda: result)
 
 

@@ -1,7 +1,7 @@
 """Membership: which processes make up a job."""
 
 import socket
-from typing import Dict, List, NamedTuple, Optional, Protocol, Set
+from typing import Dict, List, NamedTuple, Optional, Set
 
 from hvdlite.core.world import World
 
@@ -27,7 +27,7 @@ class Meeting(NamedTuple):
     patience: float  # seconds in which a rank must connect to all other ranks
 
 
-class Membership(Protocol):
+class Membership:
     """The processes of a job.
 
     The defaults here are for a job with fixed processes, which ends when any of them dies.
@@ -53,15 +53,12 @@ class Membership(Protocol):
 
     def entered(self, world: World) -> None:
         """Record the world of the job that has begun. Collective."""
-        return
 
     def note_unreached(self, numbers: Set[int]) -> None:
         """Record the processes that this process could not reach, for the next :meth:`agree`."""
-        return
 
     def close_in_child(self) -> None:
         """In a forked child: close descriptors that would hide the parent's end from others."""
-        return
 
     def begin(self, world: World) -> None:
         """Prepare for deaths. Collective; a second call does nothing.
@@ -76,11 +73,9 @@ class Membership(Protocol):
 
     def wait_for_replacements(self) -> None:
         """Tell the launcher this process's port. Then the launcher may start replacements."""
-        return
 
     def join(self) -> None:
         """As a replacement: join the job; exit if the job has ended."""
-        return
 
     def may_grow(self) -> bool:
         """Return True if replacements may join. The result is the same on all ranks."""
@@ -96,7 +91,6 @@ class Membership(Protocol):
 
     def give_up(self, error: Optional[BaseException]) -> None:
         """At this rank's end: tell the launcher not to wait for late ranks. None: a normal end."""
-        return
 
     def agree(self, vote: int) -> int:
         """Return the bits that are set in all votes; SOMETHING_FAILED after a death. Collective.
@@ -107,11 +101,9 @@ class Membership(Protocol):
 
     def accept_meeting(self) -> None:
         """Continue training with the ranks that have agreed."""
-        return
 
     def drop_dead(self) -> None:
         """Continue training without the dead ranks.
 
         :raises HvdliteError: too few ranks are left, or ranks have died too often.
         """
-        return

@@ -35,7 +35,6 @@ def is_finalized() -> bool:
 
 
 def is_running() -> bool:
-    """Return True if MPI is initialized and not finalized."""
     return is_initialized() and not is_finalized()
 
 
@@ -54,12 +53,10 @@ def before_finalize(function: Callable[[], None]) -> None:
 
 
 def abort(code: int) -> None:
-    """End all processes that were started together."""
     _mpi().COMM_WORLD.Abort(code)
 
 
 def version() -> str:
-    """Return the text of MPI_Get_library_version."""
     return _mpi().Get_library_version()
 
 
@@ -79,7 +76,6 @@ def rank() -> int:
 
 
 def is_communicator(value: Any) -> bool:
-    """Return True for a communicator of mpi4py."""
     return _mpi() is not None and isinstance(value, _mpi().Comm)
 
 

@@ -110,7 +110,6 @@ BRIEFLY = lib.HVD_WAIT_MS / 1000  # seconds
 
 
 def new_error():
-    """Return a new ``hvd_error *``, which a call fills."""
     return ffi.new("hvd_error *")
 
 
@@ -127,7 +126,6 @@ def _text(buffer) -> str:
 
 
 def _fields(error) -> Dict[str, Any]:
-    """Return the attributes of a HvdliteError."""
     return {
         "kind": kind_of(error.code),
         "tensor": _text(error.tensor) or None,

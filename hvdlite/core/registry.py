@@ -12,8 +12,6 @@ from hvdlite.core.process_set import ProcessSet, check_process_set, global_proce
 
 
 class _Sets(ModuleState):
-    """The process sets of the job."""
-
     def begin(self) -> None:
         self.registered: Dict[int, ProcessSet] = {0: global_process_set}
         self.last_id = 0  # ids are not reused

@@ -127,7 +127,6 @@ class Host(NamedTuple):
 
 
 def own_host() -> Host:
-    """Return this rank's host."""
     found = [ffi.new("int *") for _ in Host._fields]
     call(lib.hvd_host, *found)
     return Host(*(each[0] for each in found))

@@ -19,8 +19,6 @@ NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {
 
 
 class _Start(ModuleState):
-    """How this process's job starts."""
-
     def begin(self) -> None:
         # the place that the program or MXNet's scheduler has chosen
         self.chosen: Optional[Place] = None

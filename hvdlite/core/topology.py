@@ -8,8 +8,6 @@ from hvdlite.core.world import World
 
 
 class _Job(ModuleState):
-    """What this process knows of its job."""
-
     def begin(self) -> None:
         self.world: Optional[World] = None
         self.homogeneous = False  # True: every host has the same number of ranks
@@ -37,7 +35,6 @@ def leave(sound: bool) -> None:
 
 
 def world() -> World:
-    """Return the world of the job."""
     assert _job.world is not None  # called only between init() and shutdown()
     return _job.world
 

@@ -48,7 +48,6 @@ def _end_without_mpi() -> None:
 
 
 def _exit_code() -> int:
-    """Return the exit code that Python would return."""
     failed = script_end.failure()
     if isinstance(failed and failed.error, KeyboardInterrupt):
         return 128 + signal.SIGINT

@@ -30,8 +30,6 @@ Failure = namedtuple("Failure", ("reason", "code", "error", "unsaid"), defaults=
 
 
 class _Seen(ModuleState):
-    """What this module has seen of the process's end."""
-
     def begin(self) -> None:
         self.failure: Failure | None = None
         self.after_all: Callable[[Failure], None] | None = None
@@ -43,7 +41,6 @@ _seen = _Seen()
 
 
 def failure() -> Failure | None:
-    """Return how the script failed; None if it did not fail."""
     error = getattr(sys, "last_value", None)  # the uncaught exception, if there was one
     return _seen.failure if error is None else _of_error(error)
 

@@ -70,7 +70,6 @@ def _apply(parser, namespace, action: argparse.Action, value: Any, fail) -> None
 
 
 def read(parser: argparse.ArgumentParser, path: str) -> Iterator[Line]:
-    """Yield the options of a file."""
     try:
         import yaml
     except ImportError:

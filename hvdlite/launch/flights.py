@@ -68,7 +68,6 @@ class Flights:
         return new
 
     def summary(self) -> str:
-        """Return a text about where the job's steps lost time."""
         if not self._of:
             return "--summary: no rank has called hvd.init(), or HVDLITE_FLIGHT_RECORDER is 0"
         from hvdlite.monitor import why

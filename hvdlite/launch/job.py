@@ -69,7 +69,6 @@ class Job(NamedTuple):
 
     @property
     def agent(self) -> List[str]:
-        """The command that a backend starts for each process."""
         return [sys.executable, "-m", "hvdlite.launch.agent", "--", *self.command]
 
 

@@ -83,7 +83,6 @@ class Listener:
             self._drop(link, "it sent no message of this job")
 
     def complain(self, link: Channel, why: object) -> None:
-        """Tell the user about a connection, once for each reason."""
         try:
             peer = link.sock.getpeername()[0]
         except OSError:

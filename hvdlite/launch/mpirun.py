@@ -104,7 +104,6 @@ def executable() -> Optional[str]:
 
 
 def find() -> Tuple[str, Dialect]:
-    """Return mpirun and its dialect."""
     program = executable()
     if not program:
         raise LaunchError(

@@ -166,7 +166,6 @@ def version_difference(
 
 
 def lost_hosts(ranks: List[Rank], job: Job) -> List[str]:
-    """Return the lost hosts, by the names that the user gave."""
     lost = {rank.host for rank in ranks if rank.ending and rank.ending.silence}
     return hosts_of([rank.number for rank in ranks if rank.host in lost], job)
 

@@ -28,8 +28,6 @@ HERE = "localhost"
 
 
 class _Call(NamedTuple):
-    """One agent that was started."""
-
     number: int  # the number of its rank
     host: str  # the host, by the name that the user gave
     process: BackendProcess

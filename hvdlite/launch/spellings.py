@@ -101,8 +101,6 @@ class _Variable(argparse.Action):
 
 
 class _Variables(argparse.Action):
-    """-genvlist NAME,NAME."""
-
     def __call__(self, parser, namespace, values, option_string=None):
         namespace.env = [*namespace.env, *values.split(",")]
 

@@ -21,7 +21,6 @@ def run(job: Job, command: Command) -> int:
 
 
 def _start(command: Command, **options: Any) -> subprocess.Popen:
-    """Start the backend's command, and give it the script."""
     stdin = None if command.script is None else subprocess.PIPE
     try:
         process = subprocess.Popen(command.argv, stdin=stdin, text=True, **options)

@@ -93,7 +93,6 @@ def report_standstill(
 
 
 def report(first: Ending, code: int, last_lines: List[str], others: int) -> List[str]:
-    """Return the report about the rank that failed first."""
     ends = "; its last lines:" if last_lines else ", and had printed nothing"
     lines = [_sentence(first, code) + ends]
     lines += [f"    {line}" for line in last_lines]

@@ -276,7 +276,6 @@ class Watch:
         self._at(patience + KILL + TICK, self._lose_all)
 
     def _end_leftovers(self) -> None:
-        """End the processes that are left (servers, replacements) if no rank trains any more."""
         if not ranks.still_needed(self._in_order()):
             self._end()
 

@@ -122,7 +122,6 @@ def _used(process: int) -> Set[int]:
 
 
 def _allowed(process: int) -> Set[int]:
-    """Return the hardware threads on which the process's threads may run."""
     texts = map(text_of, glob.glob(f"{PROC}/{process}/task/[0-9]*/status"))
     lists = [re.findall(r"^Cpus_allowed_list:\s*(.*)", text, re.MULTILINE) for text in texts]
     return set().union(*(numbers(found) for each in lists for found in each))

@@ -97,7 +97,6 @@ def torch_stem(version):
 
 
 def torch_compiler():
-    """Return the command of the compiler for PyTorch's backend."""
     import shlex
 
     return shlex.split(os.environ.get("CXX") or "c++")

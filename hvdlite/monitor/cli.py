@@ -19,7 +19,6 @@ hvdlite-report trace-*.json        report.html, and trace.json for ui.perfetto.d
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
     if not importlib.util.find_spec("matplotlib"):
         return cli.fail(PROGRAM, "hvdlite report needs matplotlib: pip install matplotlib")

@@ -23,7 +23,6 @@ def all_ranks(op: Op) -> bool:
 
 
 def pending(snapshot: Snapshot, phase: str = "waits") -> List[Op]:
-    """Return the operations in this phase, the oldest first."""
     return [op for op in snapshot.ops if op["phase"] == phase]
 
 

@@ -66,7 +66,6 @@ def title(op: Op) -> str:
 
 
 def to_line(ranks: Sequence[Snapshot]) -> str:
-    """Return the snapshots as one line of JSON."""
     return json.dumps([one._asdict() for one in ranks])
 
 

@@ -99,7 +99,6 @@ def _waits(own: Sequence[Tensor], notes: Sequence[Note]) -> Iterator[Span]:
 
 
 def _merged(spans: Iterable[Span]) -> List[Span]:
-    """Return the union of the spans as disjoint spans in order."""
     found: List[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:

@@ -30,7 +30,6 @@ NextKey = Callable[[float], str]  # waits this many seconds; returns the pressed
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the program; return its exit code."""
     options = _parser().parse_args(arguments)
     if not options.json and not importlib.util.find_spec("rich"):
         return cli.fail(PROGRAM, "hvdlite top needs the Python package 'rich': pip install rich")

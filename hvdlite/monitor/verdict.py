@@ -42,7 +42,6 @@ class RankSteps(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The median time of a step."""
         return statistics.median(one.seconds for one in self.steps) if self.steps else 0.0
 
     @property

@@ -22,7 +22,6 @@ _STANDS = 5.0  # after a wait of this many seconds the job is reported to stand 
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the program; return its exit code."""
     new = cli.parser(PROGRAM, "Tell why a job's steps lose time, and what to do.", EPILOG)
     new.add_argument(
         "job", nargs="*", help="a rank's process id, the start of a job's number, or timelines"

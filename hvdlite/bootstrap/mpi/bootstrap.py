@@ -20,8 +20,6 @@ from hvdlite.exit import forks, orphan
 
 
 class _Life(ModuleState):
-    """MPI in this process."""
-
     def begin(self) -> None:
         self.initialized = False  # True: hvdlite has initialized MPI
         self.limit: Optional[Tuple[float, int, str]] = None  # the arguments of end_by()
@@ -78,7 +76,6 @@ class MPIBootstrap(Bootstrap):
 
 
 def _is_running() -> bool:
-    """Return True if this process may call MPI."""
     return mpi.is_running() and not forks.is_child()
 
 
