@@ -11,7 +11,7 @@ from hvdlite.core import agent_protocol, member, places, start, topology
 from hvdlite.core.launchers import TORCHELASTIC
 from hvdlite.core.limits import ELASTIC_LIMIT
 from hvdlite.core.log import logger
-from hvdlite.core.membership import Meeting, Membership
+from hvdlite.core.membership import Membership
 from hvdlite.core.native import HvdliteError
 from hvdlite.core.world import World
 from hvdlite.exit import forks, orphan
@@ -66,7 +66,9 @@ class SocketBootstrap(Bootstrap):
             self._at, self._joined, self._informed = _place(), 0, set()
         meeting = members.next_meeting()
         if meeting:
-            met = _make_exchange(meeting, patience)
+            place = _place()._replace(rank=meeting.rank, size=len(meeting.numbers))
+            of_job = (place, meeting.key, meeting.epoch, patience, meeting.connections)
+            met = exchange.Exchange(*of_job, ELASTIC_LIMIT)
             world = SocketWorld(met, meeting.numbers, meeting.patience)
         else:
             met = exchange.meet(_place(), self._joined, patience, self._informed)
@@ -108,10 +110,3 @@ class SocketBootstrap(Bootstrap):
 
     def _tell(self, seconds: float) -> bool:
         return exchange.report_end(_place(), self._joined, seconds, self._informed)
-
-
-def _make_exchange(meeting: Meeting, patience: float) -> exchange.Exchange:
-    place = _place()._replace(rank=meeting.rank, size=len(meeting.numbers))
-    return exchange.Exchange(
-        place, meeting.key, meeting.epoch, patience, meeting.connections, ELASTIC_LIMIT
-    )

@@ -1,13 +1,7 @@
 """The text of a value or an error of the user, whose ``__str__`` may raise."""
 
-from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing typing takes 2 ms
-    from typing import Any
-
-
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """Return str(value); "" if that raises, because other ranks wait for this rank's text."""
     try:
         return str(value)

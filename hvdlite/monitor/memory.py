@@ -81,20 +81,12 @@ def files_of(pid: int) -> List[str]:
     others: List[str] = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NoRecorder):
                 if os.readlink(entry.path).startswith(_LINK):
-                    head = _head_of(entry.path)
-                    if head:
-                        (own if head["pid"] == pid else others).append(entry.path)
+                    with Recorder(entry.path) as recorder:
+                        is_own = recorder.head()["pid"] == pid
+                    (own if is_own else others).append(entry.path)
     return own + others
-
-
-def _head_of(path: str) -> Optional[Dict[str, Any]]:
-    try:
-        with Recorder(path) as recorder:
-            return recorder.head()
-    except (OSError, NoRecorder):
-        return None
 
 
 def processes() -> Iterator[int]:
@@ -168,7 +160,12 @@ class Recorder:
                 break
         newest = max(found, default=0)
         numbers = [n for n in sorted(found) if n > newest - layout.slots]
-        return [_readable(_plain(layout.op, found[n]), layout.names) for n in numbers]
+        readable = [_plain(layout.op, found[n]) for n in numbers]
+        for op in readable:
+            del op["version"]
+            for field, of_number in layout.names.items():
+                op[field] = of_number.get(op[field], "?")
+        return readable
 
     def _ring(self):
         layout = self._layout
@@ -259,13 +256,6 @@ def _plain(dtype: numpy.dtype, values: tuple) -> Dict[str, Any]:
         return item if whole else item.partition(b"\0")[0].decode(errors="replace")
 
     return {name: value(item) for name, item in zip(dtype.names or (), values)}
-
-
-def _readable(op: Op, names: Dict[str, Dict[int, str]]) -> Op:
-    for field in names:
-        op[field] = names[field].get(op[field], "?")
-    del op["version"]
-    return op
 
 
 # ------------------------------------------------------------------------------------ processes
