@@ -21,7 +21,7 @@ LIMIT = 200  # seconds; generous, because the machine may be busy
 BENCH = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     options = [
         "--kinds=all",
@@ -29,7 +29,8 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
         "--memory=private,trainer,zero-copy,sharded",
         "--idle=0.2",
     ]
-    options += [] if ranks == 2 else ["--no-step", "--no-tiny"]
+    # on 2 ranks, the tests of benchmarks.worker measure training steps, which take long
+    options += ["--no-tiny" if ranks == 1 else "--no-step"]
     files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
     job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
     kept = json.loads((tmp_path / "rows.json").read_text())
@@ -41,7 +42,7 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
         assert ("mxnet", "update", memory, "lenet") in measured
     for memory in ("trainer", "zero-copy"):
         assert ("mxnet", "allreduce", memory, "lenet") in measured
-        assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 2)
+        assert (("mxnet", "step", memory, "lenet") in measured) == (ranks == 1)
     reduced = [row for row in kept["rows"] if row["kind"] == "allreduce" and row["arrays"] == 1]
     ways = {(row["memory"], row["algorithm"], row["shared"]) for row in reduced}
     # NumPy's blocking calls take the fast path, except when a rank is late
