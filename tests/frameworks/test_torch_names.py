@@ -5,36 +5,21 @@ import inspect
 import pytest
 
 # The parameters in Horovod 0.28.1.
-ALLREDUCE = (
-    "average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set"
-)
-COMPRESSED = ALLREDUCE.replace("op=None", "compression, op=None")
+REDUCED = "average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set"
 SCATTERED = "name=None, op=0, process_set, prescale_factor=1.0, postscale_factor=1.0"
-HOROVOD = {
-    "allreduce": f"tensor, {COMPRESSED}",
-    "grouped_allreduce": f"tensors, {COMPRESSED}",
-    **{
-        f"{group}allreduce{how}": f"tensor{'s' if group else ''}, {ALLREDUCE}"
-        for group in ("", "grouped_")
-        for how in ("_", "_async", "_async_")
-    },
-    **{
-        f"{group}allgather{how}": f"tensor{'s' if group else ''}, name=None, process_set"
-        for group in ("", "grouped_")
-        for how in ("", "_async")
-    },
-    **{
-        f"broadcast{how}": "tensor, root_rank, name=None, process_set"
-        for how in ("", "_", "_async", "_async_")
-    },
-    **{f"alltoall{how}": "tensor, splits=None, name=None, process_set" for how in ("", "_async")},
+GROUPED = {  # each function also has a grouped form
+    "allreduce": f"tensor, {REDUCED.replace('op=', 'compression, op=')}",
+    "allreduce_ allreduce_async allreduce_async_": f"tensor, {REDUCED}",
+    "allgather allgather_async": "tensor, name=None, process_set",
     "reducescatter": f"tensor, {SCATTERED.replace('op=', 'compression, op=')}",
-    "grouped_reducescatter": f"tensors, {SCATTERED.replace('op=', 'compression, op=')}",
     "reducescatter_async": f"tensor, {SCATTERED}",
-    "grouped_reducescatter_async": f"tensors, {SCATTERED}",
+}
+OTHERS = {
+    "broadcast broadcast_ broadcast_async broadcast_async_": "tensor, root_rank, name=None, "
+    "process_set",
+    "alltoall alltoall_async": "tensor, splits=None, name=None, process_set",
     "sparse_allreduce_async": "tensor, name, op, process_set",
-    "poll": "handle",
-    "synchronize": "handle",
+    "poll synchronize": "handle",
     "join": "device=-1",
     "barrier": "process_set",
     "broadcast_parameters": "params, root_rank",
@@ -46,6 +31,13 @@ HOROVOD = {
     "sparse_as_dense=False, process_set",
     "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True",
 }
+HOROVOD = {name: row for names, row in {**GROUPED, **OTHERS}.items() for name in names.split()}
+HOROVOD.update(
+    {
+        f"grouped_{name}": HOROVOD[name].replace("tensor", "tensors", 1)
+        for name in " ".join(GROUPED).split()
+    }
+)
 
 
 @pytest.fixture(scope="module")

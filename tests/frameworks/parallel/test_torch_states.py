@@ -35,10 +35,6 @@ def test_the_error_about_different_models_names_the_parameter(rank, several):
     model = torch.nn.Linear(3, 4 + (rank == 0))
     with pytest.raises(hvd.HvdliteError, match=r"weight.*\(5, 3\).*weight.*\(4, 3\)"):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
-    model(torch.ones(2, 3)).sum().backward()
-    with pytest.raises(hvd.HvdliteError, match=r"optimizer.*\(5, 3\).*\(4, 3\)"):
-        optimizer.step()
 
 
 @pytest.mark.parametrize("wrap", [lambda plain: plain, hvd.DistributedOptimizer])

@@ -19,6 +19,7 @@ from torch_tensors import (
     same_everywhere,
     train,
 )
+from traces import counted
 
 import hvdlite.torch as hvd
 from hvdlite.torch import exchange, tensors
@@ -173,22 +174,6 @@ def test_an_optimizer_has_horovods_attributes(op):
     assert optimizer.backward_passes_per_step == 3
 
 
-def test_a_parameter_group_added_later_is_averaged(rank, report_parity):
-    def run(model, wrap, batches):
-        optimizer = wrap(torch.optim.SGD(model[2].parameters(), 0.1, 0.9))
-        for step, batch in enumerate(batches):
-            if step == 2:
-                optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.05})
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-
-    model, alone = multilayer(), multilayer()
-    run(model, hvd.DistributedOptimizer, own_batches(rank))
-    run(alone, lambda plain: plain, joined_batches())
-    report_parity("PyTorch, added group", difference(model, alone), 5e-6)
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_schedulers_made_before_or_after_the_optimizer_work(before, rank, report_parity):
     def run(model, wrap, batches):
@@ -271,16 +256,6 @@ def test_adasum_combines_the_changes_of_each_ranks_step(rank, size):
     assert same_everywhere(*model.parameters())
 
 
-def test_adasum_combines_parameters_that_were_added_later(rank):
-    first, later = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], 0.1), op=hvd.Adasum)
-    optimizer.add_param_group({"params": [later]})
-    ((first + later) * (rank + 1)).sum().backward()
-    optimizer.step()
-    assert torch.equal(first, later)
-    assert same_everywhere(later)
-
-
 def test_a_parameter_unfrozen_later_is_averaged_only_once(rank, size):
     trained, frozen = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     frozen.requires_grad_(False)
@@ -292,3 +267,9 @@ def test_a_parameter_unfrozen_later_is_averaged_only_once(rank, size):
         optimizer.step()
         sums = [param.grad for param in (trained, frozen) if param.requires_grad]
         assert [each.tolist() for each in sums] == [[size * (size + 1) / 2] * 3] * len(sums)
+
+
+def test_the_monitor_counts_the_steps_of_torch(rank):
+    model = multilayer()
+    optimizer, batches = distributed(model), [batch_of(rank, 0)]
+    assert 90 < counted(lambda: train(model, optimizer, batches), 120) <= 121
