@@ -5,7 +5,7 @@
 enum { TENSORS = 8, FEW_FLOATS = 16 * 1024 / 4 };
 
 static const size_t ELEMENTS[TENSORS] = {
-    1, 100, 3000, FEW_FLOATS, FEW_FLOATS + 1, 40009, CHECK_SLOW ? 300007 : 1500007, 50};
+    1, 100, 3000, FEW_FLOATS, FEW_FLOATS + 1, 40009, CHECK_SLOW ? 100003 : 1500007, 50};
 
 /* The parameters of a run, and its results on rank 0. */
 struct run {
