@@ -157,12 +157,13 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
         core.hvd_run(c->handles[i], in->data, out->data, -1);
     }
     XLA_FFI_Future_Create_Args made = {.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE};
-    XLA_FFI_Error *error = NULL;
-    if (wait_in_turn(c, BRIEFLY) || (error = c->api->XLA_FFI_Future_Create(&made))) {
+    XLA_FFI_Error *no_future = NULL;
+    if (wait_in_turn(c, BRIEFLY) || (no_future = c->api->XLA_FFI_Future_Create(&made))) {
         /* waits, because XLA reclaims the memory when this call returns */
-        XLA_FFI_Error *first = wait_for_all(c);
+        XLA_FFI_Error *error = wait_for_all(c);
+        if (no_future) c->api->XLA_FFI_Error_Destroy(ARGS(Error_Destroy, .error = no_future));
         free(c);
-        return first ? first : error;
+        return error;
     }
     c->future = frame->future = made.future;
     pthread_t thread;

@@ -306,12 +306,18 @@ def test_programs_of_the_jax_page_run(tmp_path):
         assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5
 
 
-def test_long_calls_are_right_even_if_no_thread_can_be_started(tmp_path):
-    """Without a thread, hvdlite must complete long custom calls in the calling thread."""
+WITHOUT = {
+    "thread": "#include <errno.h>\n#include <pthread.h>\n#define pthread_create(...) EAGAIN",
+    "future": '#include "xla/ffi/api/c_api.h"\n#define XLA_FFI_Future_Create(made) '
+    'XLA_FFI_Error_Create(ARGS(Error_Create, .message = ""))',
+}
+
+
+@pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
+def test_long_calls_are_right_even_if_nothing_can_complete_them_later(without, tmp_path):
+    """hvdlite must then complete long custom calls in the calling thread."""
     header = tmp_path / "none.h"
-    header.write_text(
-        "#include <errno.h>\n#include <pthread.h>\n#define pthread_create(...) EAGAIN"
-    )
+    header.write_text(without)
     script = tmp_path / "script.py"
     script.write_text(
         "import hvdlite.jax as hvd, jax, numpy as np\nhvd.init()\n"
