@@ -15,6 +15,7 @@ HEAD = """\
 /* The names of MPItrampoline's ABI 2.10 that library.c does not define, as X-macro lists.
  *
  * Written by tools/jax_abi.py from the folder mpiabi of MPItrampoline v5.3.1 (MIT license). */
+/* clang-format off */
 """
 
 
@@ -23,16 +24,17 @@ def main(checkout: str) -> None:
     dtypes = (FOLDER.parent / "csrc/base/types.h").read_text().partition("#define DTYPES(")[2]
     rows = re.findall(r'\bROW\(\w+, "\w+", \w+, [-\w]+, (\w+)', dtypes)
     rows += re.findall(r"\b(?:TYPE|CONSTANT)\((\w+), [^)]*\)", code)
-    here = {f"MPIABI_{name}" for name in rows} | set(re.findall(r"\b(MPIABI_\w+)\(", code))
+    here = {f"MPIABI_{name}" for name in rows}
+    here |= set(re.findall(r"\b(MPIABI_\w+)(?:\(| = &)", code))
     text = HEAD
     for kind in "constants", "functions":
         listed = [row[1] for row in runpy.run_path(f"{checkout}/mpiabi/mpi_{kind}.py")[kind]]
         for prefix in "MPI", "MPIX":
             names = [name[len(prefix) + 1 :] for name in listed if name.startswith(prefix + "_")]
             rows = [f"ROW({n})" for n in dict.fromkeys(names) if f"{prefix}ABI_{n}" not in here]
-            lines = textwrap.wrap(" ".join(rows), 92)
-            ends = " \\\n    ".join([f"\n#define {prefix}_{kind.upper()}(ROW)", *lines])
-            text += "/* clang-format off */" + ends + "\n/* clang-format on */\n"
+            line = " ".join([f"#define {prefix}_{kind.upper()}(ROW)", *rows])
+            lines = textwrap.wrap(line, 98, subsequent_indent="    ")
+            text += " \\\n".join(lines) + "\n" if rows else ""
     (FOLDER / "mpi_abi.h").write_text(text)
 
 
