@@ -66,7 +66,6 @@ int clique_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)))
 struct plan *clique_start(struct clique *c, const hvd_tensor *tensor, double seconds);
 /* Waits for the end. Returns 0, or another value after a failure. */
 int clique_end(struct plan *started);
-/* Calls clique_start, then clique_end. */
 int clique_run(struct clique *c, const hvd_tensor *tensor);
 /* Waits for all that has been started, with or without an error. */
 void clique_settle(struct clique *c);
