@@ -81,7 +81,7 @@ def reducescatter(
     Inside programs the rows must divide evenly among the ranks.
     """
     name = tensor_name("reducescatter", name, process_set)
-    scales = scales_of(prescale_factor, postscale_factor)
+    op, scales = op_of(None, op), scales_of(prescale_factor, postscale_factor)
     return _run_on_leaves(Collective(lib.HVD_REDUCESCATTER, name, process_set, op, scales), tree)
 
 

@@ -32,3 +32,9 @@ def test_a_program_with_other_attributes_is_refused(change, monkeypatch):
     text = "export it again, with the attributes int32_t carriers; int32_t group;"
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=text):
         jax.jit(lambda a: hvd.allreduce(a, "other") + 1)(jnp.ones(2)).block_until_ready()
+
+
+@pytest.mark.parametrize("verb", ["allreduce", "reducescatter"])
+def test_a_wrong_op_is_refused_inside_jit(verb):
+    with pytest.raises(ValueError, match="op is 1.0: expected one of"):
+        jax.jit(lambda a: getattr(hvd, verb)(a, name="op", op=1.0))(jnp.ones(2))
