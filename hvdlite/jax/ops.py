@@ -167,6 +167,14 @@ _run_inside = jax.custom_vjp(run, nondiff_argnums=(0,))
 
 
 def _backward(c: Collective, _, grads):
+    """Return the gradients; None for an array of integers or bools, which has no gradient."""
+    has_gradient = [grad.dtype != jax.dtypes.float0 for grad in grads]
+    sent = [grad for grad, has in zip(grads, has_gradient) if has]
+    found = iter(_gradients(c, sent) if sent else ())
+    return tuple(next(found) if has else None for has in has_gradient)
+
+
+def _gradients(c: Collective, grads: Sequence[Any]) -> Sequence[Any]:
     """Return the gradients, scaled as in Horovod.
 
     docs/training.md has the scales under "Gradients through collectives".
@@ -176,15 +184,15 @@ def _backward(c: Collective, _, grads):
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER):
         check_linear(c.name, c.op)
     if c.kind in (lib.HVD_ALLREDUCE, lib.HVD_ALLTOALL):
-        return tuple(_run_inside(own, *grads))
+        return _run_inside(own, *grads)
     if c.kind == lib.HVD_REDUCESCATTER:
         scale = scatter_gradient_scale(c.op, c.scales, ps.size())
         gathered = _run_inside(Collective(lib.HVD_ALLGATHER, own.name, ps), *grads)
-        return tuple(grad * scale for grad in gathered)
+        return [grad * scale for grad in gathered]
     if c.kind == lib.HVD_ALLGATHER:
-        return tuple(_run_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads))
+        return _run_inside(average._replace(kind=lib.HVD_REDUCESCATTER), *grads)
     mine = ps.rank() == c.root
-    return tuple(grad if mine else jnp.zeros_like(grad) for grad in _run_inside(average, *grads))
+    return [grad if mine else jnp.zeros_like(grad) for grad in _run_inside(average, *grads)]
 
 
 _run_inside.defvjp(lambda c, *arrays: (_run_inside(c, *arrays), None), _backward)

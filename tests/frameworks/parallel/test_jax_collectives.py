@@ -98,6 +98,8 @@ def test_jax_gradients_through_collectives_have_horovods_scale(rank, size):
     same(gradient("allgather", name="g"), own)
     same(gradient("alltoall", name="t"), np.full(size, weights[rank]))
     same(gradient("reducescatter", op=hvd.Sum, name="s"), np.full(size, float(size)))
+    counted = jax.grad(lambda x: hvd.allreduce({"x": x, "n": 1}, "n", op=hvd.Sum)["x"].sum())
+    same(jax.jit(counted)(jnp.ones(3)), np.full(3, size))  # integers have no gradient
 
 
 def test_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
