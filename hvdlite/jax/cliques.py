@@ -9,11 +9,12 @@ the core for each list.
 import contextlib
 import functools
 import hashlib
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import jax
 import numpy as np
@@ -25,6 +26,10 @@ from hvdlite.core.group_opening import open_among
 from hvdlite.jax import replica_groups
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
+# finds the group and name of each such call in a program's text
+_CALL = re.compile(
+    rf'custom_call_target="{TARGET}".*?\bgroup = (\S+).*?\bname = "((?:[^"\\]|\\.)*)"'
+)
 _LOOK_MS = 500  # milliseconds between two checks that the job has not failed; chosen
 # finds a function of the core by its name, for C libraries
 core_function = ffi.callback(
@@ -38,15 +43,23 @@ class _Clique:
 
     address: Any  # its `struct clique *`
     ranks: List[int]  # in the order of the devices
-    thread: Optional[threading.Thread] = None  # the only thread that may run its programs
     failure: Optional[str] = None  # why its group can't be opened; "": it is open; None: untried
+
+
+class _Program(NamedTuple):
+    """What a program needs of this module."""
+
+    calls: Sequence[Tuple[str, str]] = ()  # groups and names of hvd's collectives
+    device: Any = None  # the program's device, if the program has calls
+    cliques: Sequence[_Clique] = ()
 
 
 class Cliques:
     """The communicators of this process, and the threads that use them.
 
-    Each communicator belongs to one thread (docs/jax.md, "Threads"). ``jit`` skips Python and this
-    check for programs that ran in the same context before. So each thread has its own context.
+    Each communicator, and each name of hvd's collectives, belongs to one thread (docs/jax.md,
+    "Threads"). ``jit`` skips Python and this check for programs of several processes that ran in
+    the same context before. So each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """
@@ -55,9 +68,9 @@ class Cliques:
         self._rank, self._patience = topology.rank(), patience
         lib.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
-        # by id(), which a later executable may reuse: the device if the program calls hvd's
-        # collectives, and the program's communicators
-        self._programs: Dict[int, Tuple[Any, List[_Clique]]] = {}
+        self._programs: Dict[int, _Program] = {}  # by id(), which a later executable may reuse
+        # the only thread that may run programs with this communicator or call
+        self._threads: Dict[Any, threading.Thread] = {}
         self._device: Any = None  # of the last program that calls hvd's collectives
         self._open_among = functools.lru_cache(maxsize=None)(_open_among)
         self._lock = threading.RLock()
@@ -72,17 +85,17 @@ class Cliques:
 
         @functools.wraps(execute)
         def check_and_execute(program, *args, **named):
-            device, cliques = self._programs.get(id(program), (None, ()))
-            if device not in (None, self._device):
+            needs = self._programs.get(id(program), _Program())
+            self._check_thread(needs)
+            if needs.device not in (None, self._device):
                 # wait for the last program, because XLA orders only the programs of one device
                 end = jax._src.dispatch.runtime_tokens.output_runtime_tokens.get(self._device)
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
                     if end:
                         end.block_until_ready()
-                self._device = device
-            for step in self._check_thread, self._open:
-                for clique in cliques:
-                    step(clique)
+                self._device = needs.device
+            for clique in needs.cliques:
+                self._open(clique)
             return execute(program, *args, **named)
 
         executable.execute_sharded = check_and_execute  # type: ignore[attr-defined]
@@ -104,36 +117,31 @@ class Cliques:
 
         return make_and_announce
 
-    def _announce_cliques(self, executable, devices: List[Any]) -> Tuple[Any, List[_Clique]]:
+    def _announce_cliques(self, executable, devices: List[Any]) -> _Program:
         """Make XLA create the communicators that a program needs in this process.
 
         :param devices: the devices of the program, in the program's order.
-        :return: the device if the program calls hvd's collectives, and the communicators.
         :raises RuntimeError: a collective can't be carried out; docs/jax.md says which.
         """
-        found: List[_Clique] = []
-        device = None
         if getattr(self._warming, "now", False) or not hasattr(executable, "hlo_modules"):
-            return device, found
-        for module in executable.hlo_modules():
-            text = module.to_string()
-            if f'custom_call_target="{TARGET}"' in text:
-                device = devices[0]
-            # each device of the process would make the call, and XLA does not order these calls
-            if device and len(devices) > 1:
-                raise RuntimeError(
-                    f"hvdlite.jax: a jit program of {len(devices)} devices calls a collective of "
-                    "hvd, such as hvd.allreduce, which works only in a program of one device: use "
-                    "jax.lax.psum and the like, or pass jit only arrays of one device of this "
-                    "process"
-                )
-            for group in replica_groups.of(text, len(devices)):
-                members = [devices[i] for i in group]
-                if self._rank in (device.process_index for device in members):
-                    with self._lock:
-                        clique = self._find_or_make(members)
-                    found += [clique] * (len(members) > 1)
-        return device, found
+            return _Program()
+        text = "\n".join(module.to_string() for module in executable.hlo_modules())
+        calls = _CALL.findall(text)
+        # each device of the process would make the call, and XLA does not order these calls
+        if calls and len(devices) > 1:
+            raise RuntimeError(
+                f"hvdlite.jax: a jit program of {len(devices)} devices calls a collective of hvd, "
+                "such as hvd.allreduce, which works only in a program of one device: use "
+                "jax.lax.psum and the like, or pass jit only arrays of one device of this process"
+            )
+        found: List[_Clique] = []
+        for group in replica_groups.of(text, len(devices)):
+            members = [devices[i] for i in group]
+            if self._rank in (member.process_index for member in members):
+                with self._lock:
+                    clique = self._find_or_make(members)
+                found += [clique] * (len(members) > 1)
+        return _Program(calls, devices[0] if calls else None, found)
 
     def _find_or_make(self, devices: Sequence[Any]) -> _Clique:
         """Return the communicator of these devices; make XLA create it if it is new."""
@@ -180,21 +188,28 @@ class Cliques:
         if clique.failure:
             raise jax.errors.JaxRuntimeError(clique.failure)
 
-    def _check_thread(self, clique: _Clique) -> None:
-        """Make this thread the communicator's thread; raise RuntimeError if that is not allowed."""
+    def _check_thread(self, program: _Program) -> None:
+        """Raise RuntimeError if another thread uses the program's communicators or names."""
         current = threading.current_thread()
-        with self._lock:
-            if clique.thread is None or not clique.thread.is_alive():
-                clique.thread = current
-        what = f"hvdlite.jax: thread '{current.name}' runs a program of several processes"
-        if self._context.value is None:
-            raise RuntimeError(f"{what}: call hvd.init() at the beginning of this thread, too")
-        if clique.thread is not current:
+        what, does = f"hvdlite.jax: thread '{current.name}' runs a program", "of several processes"
+        if program.cliques and self._context.value is None:
             raise RuntimeError(
-                f"{what}, and so did thread '{clique.thread.name}' before. Ranks could run the "
-                "two programs in different orders: run all programs of several processes in one "
-                "thread"
+                f"{what} {does}: call hvd.init() at the beginning of this thread, too"
             )
+        instead = "run all programs of several processes in one thread"
+        uses: List[Any] = [*program.cliques, *program.calls]
+        for used in uses:
+            with self._lock:
+                owner = self._threads.get(used)
+                if owner is None or not owner.is_alive():
+                    owner = self._threads[used] = current
+            if not isinstance(used, _Clique):
+                does, instead = f"that calls '{used[1]}'", "give each thread's calls other names"
+            if owner is not current:
+                raise RuntimeError(
+                    f"{what} {does}, and so did thread '{owner.name}' before. Ranks could run the "
+                    f"two programs in different orders: {instead}"
+                )
 
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run a small program that needs this communicator. Each device sends only to itself."""

@@ -1,6 +1,7 @@
 """The names that hvdlite gives to the calls of a program, in the order of the program."""
 
 import re
+import threading
 import time
 
 import hvdlite.jax as hvd
@@ -113,3 +114,27 @@ def test_ranks_may_take_different_branches_with_calls_of_one_name(rank, size):
 def test_a_name_that_is_too_long_is_refused(how):
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="longer than 255 bytes"):
         jax.block_until_ready(how(lambda a: hvd.allreduce(a, "x" * 250))(jnp.ones(2)))
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="one rank")
+def test_a_second_thread_may_not_use_a_name_of_a_living_thread(rank, size):
+    total, said = jax.jit(lambda a: hvd.allreduce(a, "of one thread", op=hvd.Sum)), []
+
+    def work():
+        try:
+            said.append(float(total(1.0)))
+        except RuntimeError as error:
+            said.append("'allreduce.of one thread#1', and so did thread" in str(error))
+
+    for begin in (work, lambda: said.append(total(2.0)), work):
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    assert total(1.0) == size
+    work()
+    assert said == [size, 2 * size, size, size]
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert said[4:] == [True, True]
