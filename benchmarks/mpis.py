@@ -1,5 +1,7 @@
 """The MPIs that the benchmarks measure: settings, launchers, and the reason if one is left out."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ KEEP_MEMORY = {
     "MALLOC_TOP_PAD_": "256000000",
 }
 OPEN_MPI = "Open MPI"
+COMPONENTS = {"Open MPI, HAN": "han", "Open MPI, XHC": "xhc"}  # components for allreduces
 HOMES = {"Intel MPI": ROOT / ".venv-intel", "MPICH": ROOT / ".venv-mpich"}
 
 
@@ -32,6 +35,7 @@ def _hydra(mpi: str, **settings: str) -> Dict[str, str]:
 # shared memory and no pinning.
 SETTINGS: Dict[str, Dict[str, str]] = {
     OPEN_MPI: KEEP_MEMORY,
+    **{n: {**KEEP_MEMORY, f"OMPI_MCA_coll_{c}_priority": "100"} for n, c in COMPONENTS.items()},
     "Intel MPI": _hydra("Intel MPI", I_MPI_FABRICS="shm", I_MPI_PIN="0"),
     "MPICH": _hydra("MPICH"),
 }
@@ -57,11 +61,34 @@ def left_out(python: Path = Path(sys.executable)) -> Dict[str, str]:
     }
     start = launcher(OPEN_MPI, python)
     if not shutil.which(start[0]):
-        return {**missing, OPEN_MPI: "PATH has no mpirun"}
+        return {**missing, **dict.fromkeys([OPEN_MPI, *COMPONENTS], "PATH has no mpirun")}
+    environment = {**os.environ, "OMPI_MCA_coll_base_verbose": "20"}
+    for name in COMPONENTS:
+        environment.update(SETTINGS[name])
     done = subprocess.run(
         ["timeout", "60", *start, "-n", "2", str(python), "-c", "from mpi4py import MPI"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     if done.returncode:
-        missing[OPEN_MPI] = f"mpirun does not work: {done.stdout.strip()[-200:]}"
-    return missing
+        why = f"mpirun does not work: {done.stdout.strip()[-200:]}"
+        return {**missing, **dict.fromkeys([OPEN_MPI, *COMPONENTS], why)}
+    return {**missing, **refused(done.stdout)}
+
+
+def refused(log: str) -> Dict[str, str]:
+    """Return the names of COMPONENTS that Open MPI does not use, each with the reason.
+
+    Without this check, Open MPI would silently measure its other components under such a name.
+
+    :param log: what Open MPI writes with coll_base_verbose=20 while 2 ranks start.
+    """
+    reasons = {}
+    for name, component in COMPONENTS.items():
+        if re.search(rf"selecting +{component},", log):
+            continue
+        query = rf"coll:{component}:comm_query \(\S+/MPI_COMM_WORLD\): ([^;\n]*)"
+        said = re.search(query, log)
+        reasons[name] = f"Open MPI refuses {component}: {said[1]}" if said else (
+            f"this Open MPI has no component {component}"
+        )  # fmt: skip
+    return reasons

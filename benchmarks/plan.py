@@ -74,7 +74,7 @@ HOROVOD_TUNED = Contestant(
 )
 MPI = Contestant("MPI", "mpi")
 MPI_TUNED = Contestant("MPI, tuned", "mpi", KEEP_MEMORY)
-# the MPIs of mpis.SETTINGS, except Open MPI, which is MPI_TUNED
+# the MPIs of mpis.SETTINGS, except Open MPI with its default components, which is MPI_TUNED
 OTHER_MPIS = [
     Contestant(name, "mpi", settings, name)
     for name, settings in mpis.SETTINGS.items()

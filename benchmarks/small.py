@@ -5,13 +5,14 @@
 
 The calls are in-place float32 sums from Python, one after the other. hvdlite, the Open MPI that it
 uses, UCC, DeepSpeed's operation for one host's CPUs, and Gloo take turns in the same processes.
-Intel MPI and MPICH run in other processes of the same round. benchmarks/mpis.py has the settings of
-the MPIs. `make small-peers` installs the systems that .venv-frameworks lacks; the output names each
-system that did not run, and the reason. Each run adds rounds to build/small-RANKS.json; delete the
-file to start again. A figure is the median over rounds of the slowest rank's median; CPU is a
-rank's processor time per call in the same rounds. The last two rows name the fastest other system,
-and have the median of the ratio within a round, with its minimum and maximum over rounds. UCC is
-called from a loop in C, so that UCC is compared only with hvdlite in such a loop.
+Open MPI with its components HAN and XHC, Intel MPI and MPICH run in other processes of the same
+round. benchmarks/mpis.py has the settings of the MPIs. `make small-peers` installs the systems that
+.venv-frameworks lacks; the output names each system that did not run, and the reason. Each run adds
+rounds to build/small-RANKS.json; delete the file to start again. A figure is the median over rounds
+of the slowest rank's median; CPU is a rank's processor time per call in the same rounds. The last
+two rows name the fastest other system, and have the median of the ratio within a round, with its
+minimum and maximum over rounds. UCC is called from a loop in C, so that UCC is compared only with
+hvdlite in such a loop.
 """
 
 import ctypes

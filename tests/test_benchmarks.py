@@ -128,6 +128,24 @@ def test_a_system_that_is_not_built_is_left_out_with_the_reason(monkeypatch):
     assert mpich.left_out() == ".venv-absent is missing: run `make small-peers`"
 
 
+@pytest.mark.parametrize(
+    "log, reasons",
+    [
+        ("selecting         han, priority 100, Enabled\nselecting         xhc, priority 100,", []),
+        (
+            "coll:han:comm_query (0/MPI_COMM_WORLD): comm has only local processes; disqualifying",
+            [
+                "Open MPI refuses han: comm has only local processes",
+                "this Open MPI has no component xhc",
+            ],
+        ),
+    ],
+)
+def test_a_component_that_open_mpi_does_not_use_is_left_out(log, reasons):
+    """Otherwise the benchmark would show Open MPI's default under the component's name."""
+    assert list(mpis.refused(log).values()) == reasons
+
+
 def made_up(seconds: float) -> dict:
     """Return the results that a worker would write if every case took `seconds`."""
     kept = {"step": {"speed_kept": 0.93, "alone": 2.2e-3}}
@@ -267,7 +285,7 @@ def test_the_most_telling_layouts_come_first_and_teams_last():
     jobs = cores.jobs_of(cores.layouts_of(16))
     assert list(dict.fromkeys(layout for layout, _ in jobs)) == ["2x8", "16x1", "4x4", "8x2"]
     assert jobs[0] == ("2x8", "hvdlite") and jobs[-1] == ("16x1", f"{cores.TEAMS}8")
-    assert {"Intel MPI", "MPICH", small.UCC} <= {name for _, name in jobs}
+    assert {"Intel MPI", "MPICH", "Open MPI, XHC", small.UCC} <= {name for _, name in jobs}
 
 
 def test_ranks_that_take_too_long_are_ended():
