@@ -116,16 +116,6 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* Returns whether the collective works on the tensors directly, without the fusion buffer. */
-static bool runs_in_tensors(const struct executor *x, const struct coll_args *args) {
-    return x->comm->size > 1 && coll_choose(x->comm, args)->in_tensors;
-}
-
-/* Updates the weights after an allreduce whose algorithm does not update weights. */
-static int run_update(struct executor *x, struct coll_args *args, hvd_error *err) {
-    return coll_update(x->comm->layout ? &x->comm->layout->host : x->comm, args, err);
-}
-
 /* Allreduces and updates tensors that are dealt to several hosts. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
@@ -133,21 +123,18 @@ static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err)
     return args->bytes ? coll_update_dealt(x->comm, args, err) : HVD_OK;
 }
 
-static bool is_dealt(const struct executor *x, const struct request *r) {
-    const struct layout *l = x->comm->layout;
-    return r->rule & REQUEST_DEALT && l && l->hosts > 1;
-}
-
 static int run_reduce_or_broadcast(struct executor *x, const struct batch *batch, hvd_error *err) {
     const struct tensor *first = batch->pieces[0].tensor;
+    const struct layout *l = x->comm->layout;
     struct coll_args args = args_of(x, &first->request);
     for (size_t i = 0; i < batch->n; i++) args.bytes += bytes_of(&batch->pieces[i]);
     HVD_TRY(list_tensors(x, batch, &args, err));
-    if (is_dealt(x, &first->request)) return run_dealt(x, &args, err);
-    bool in_tensors = runs_in_tensors(x, &args);
+    if (first->request.rule & REQUEST_DEALT && l && l->hosts > 1) return run_dealt(x, &args, err);
+    bool in_tensors = x->comm->size > 1 && coll_choose(x->comm, &args)->in_tensors;
     HVD_TRY(in_tensors ? run_collective(x, &args, err) : run_contiguous(x, batch, &args, err));
     bool updated = in_tensors && x->comm->window && first->direct;
-    return first->request.rule && !updated ? run_update(x, &args, err) : HVD_OK;
+    if (!first->request.rule || updated) return HVD_OK;
+    return coll_update(l ? &l->host : x->comm, &args, err);
 }
 
 static int run_parts(struct executor *x, struct tensor *tensor, hvd_error *err) {

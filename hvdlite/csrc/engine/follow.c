@@ -128,12 +128,6 @@ static int set_contradiction(const char *name, hvd_error *err) {
                      name);
 }
 
-/* Returns how many numbers of rows the item or the cache must have for the tensor. */
-static uint32_t rows_expected(const struct negotiation *n, const struct request *r) {
-    if (request_rows_vary(r)) return (uint32_t)n->t->at.size;
-    return r->kind == HVD_JOIN ? 1 : 0;
-}
-
 /* Notes whether the callers on all ranks wait for the tensor. */
 static int note_waits(struct negotiation *n, const struct wire_item *item,
                       const struct tensor *tensor, hvd_error *err) {
@@ -149,7 +143,7 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
     struct request *r = &tensor->request;
     /* if the item has the whole request, its rows are the ranks that have joined */
     uint32_t nrows = item->whole ? 0 : item->nrows;
-    uint32_t expected = rows_expected(n, r);
+    uint32_t expected = request_rows_vary(r) ? (uint32_t)n->t->at.size : r->kind == HVD_JOIN;
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
         return set_contradiction(r->name, err);
     tensor->direct = item->direct;
@@ -165,13 +159,6 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
     return HVD_OK;
 }
 
-static int add_zeros(struct negotiation *n, const struct wire_item *item, struct tensor **out,
-                     hvd_error *err) {
-    HVD_TRY(request_check(&item->request, n->t->at.size, err));
-    if (!request_takes_zeros(&item->request)) return set_contradiction(item->request.name, err);
-    return tensors_add_zeros(n->tensors, &item->request, out, err);
-}
-
 /* Finds the item's tensor, which this rank has submitted. If this rank has joined instead, makes a
  * tensor of zeros. */
 static int begin_tensor(struct negotiation *n, const struct wire_item *item, struct tensor **out,
@@ -179,7 +166,9 @@ static int begin_tensor(struct negotiation *n, const struct wire_item *item, str
     uint32_t joined = item->whole ? item->nrows : 0, size = (uint32_t)n->t->at.size;
     if (joined >= size) return set_contradiction(item->request.name, err);
     if (item->whole && lists_this_rank(n, item)) {
-        HVD_TRY(add_zeros(n, item, out, err));
+        HVD_TRY(request_check(&item->request, n->t->at.size, err));
+        if (!request_takes_zeros(&item->request)) return set_contradiction(item->request.name, err);
+        HVD_TRY(tensors_add_zeros(n->tensors, &item->request, out, err));
     } else {
         HVD_TRY(find_tensor(n, item, TENSOR_SAID, out, err));
         HVD_TRY(set_agreed(n, item, *out, err));
@@ -225,12 +214,6 @@ static int open_piece(struct negotiation *n, const struct wire_item *item, hvd_e
     return run_log_add(&n->run_log, piece, err);
 }
 
-static int append_batch(struct negotiation *n, hvd_error *err) {
-    HVD_TRY(run_log_append(&n->run_log, n->now, err));
-    record_agreed(n->flight, n->run_log.last);
-    return HVD_OK;
-}
-
 static int resend(struct negotiation *n, const struct wire_item *item, hvd_error *err) {
     if (item->rank != n->t->at.rank) return HVD_OK;
     struct tensor *tensor;
@@ -253,7 +236,10 @@ static int finish_failed(struct negotiation *n, const struct wire_item *item, hv
 int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err) {
     switch (item->type) {
     case WIRE_TENSOR: return open_piece(n, item, err);
-    case WIRE_RUN: return append_batch(n, err);
+    case WIRE_RUN:
+        HVD_TRY(run_log_append(&n->run_log, n->now, err));
+        record_agreed(n->flight, n->run_log.last);
+        return HVD_OK;
     case WIRE_FAIL: return finish_failed(n, item, err);
     case WIRE_RESEND: return resend(n, item, err);
     case WIRE_ABORT: return follow_abort(n, item, err);

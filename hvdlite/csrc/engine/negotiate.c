@@ -90,10 +90,6 @@ static int coordinate_item(struct negotiation *n, int from, const struct wire_it
     }
 }
 
-void negotiate_finished(struct negotiation *n) {
-    if (n->coordinator) coordinator_finished(n->coordinator, clock_now());
-}
-
 typedef int item_handler(struct negotiation *n, int from, const struct wire_item *item,
                          hvd_error *err);
 

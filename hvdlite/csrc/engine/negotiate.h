@@ -56,9 +56,6 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 /* Tells the other ranks that this rank can't continue, if they can still be reached. */
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
-/* Records that the oldest batch of the run log has finished. */
-void negotiate_finished(struct negotiation *n);
-
 /* ---- rank 0: the coordinator ---- */
 /* Configures batches and pieces so that equal inputs give results with equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);

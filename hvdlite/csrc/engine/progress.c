@@ -23,10 +23,6 @@ int progress_take(struct progress *p, bool *progress, hvd_error *err) {
     return err->code;
 }
 
-void progress_leave(struct progress *p) { mutex_unlock(&p->stepping); }
-
-bool progress_has_callers(struct progress *p) { return atomic_load(&p->callers) > 0; }
-
 bool progress_was_driven(struct progress *p) {
     /* Shorter: a message wakes the engine's thread although a caller steps next; these two
      * hand-overs cost 8 us. Longer: messages of other ranks wait more often, for up to LOOK. */

@@ -28,10 +28,8 @@ void progress_open(struct progress *p, progress_step *step, void *engine);
 void progress_close(struct progress *p);
 
 /* ---- the engine's thread ---- */
-/* Locks `stepping` and steps; then call progress_leave. Fails if a step by a caller has failed. */
+/* Locks `stepping` and steps; the caller unlocks it. Fails if a step by a caller has failed. */
 int progress_take(struct progress *p, bool *progress, hvd_error *err);
-void progress_leave(struct progress *p);
-bool progress_has_callers(struct progress *p);
 /* true: a caller has just stepped, so callers may step again soon */
 bool progress_was_driven(struct progress *p);
 unsigned progress_wakes(struct progress *p);

@@ -61,13 +61,6 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
     return *name || sums || n->left;
 }
 
-static int fail_silent(struct negotiation *n, int rank, hvd_error *err) {
-    n->lost_rank = rank;
-    transport_dead(n->t, rank, FATE_SILENT, &n->lost);
-    *err = n->lost;
-    return HVD_RANK_DEAD;
-}
-
 /* Logs a warning. The coordinator also sends the warning to all ranks, because their tensors may
  * wait for the silent rank, too. */
 static int warn(struct negotiation *n, int rank, const char *what, hvd_error *err) {
@@ -96,7 +89,11 @@ static int look_at(struct negotiation *n, int rank, bool waits, const char *what
     bool member = n->coordinator || n->tree.above[rank] || p2p_awaits(n->p2p, rank);
     bool needed = rank != n->t->at.rank && ((waits && member) || transport_awaits(n->t, rank));
     enum watch_finding found = watch_look(&n->watch, rank, needed);
-    if (found == WATCH_FAILED) return fail_silent(n, rank, err);
+    if (found == WATCH_FAILED) {
+        n->lost_rank = rank;
+        transport_dead(n->t, rank, FATE_SILENT, &n->lost);
+        return *err = n->lost, HVD_RANK_DEAD;
+    }
     /* for other silent ranks, the coordinator's report is enough */
     bool warns = n->coordinator || rank == COORDINATOR;
     if (found == WATCH_WARN && warns) HVD_TRY(warn(n, rank, what, err));

@@ -25,7 +25,7 @@ static void fail_job(struct engine *e, const hvd_error *err) {
     negotiate_abort(&e->negotiation, &cause);
     transport_give_up(e->t, &cause);
     if (e->give_up) e->give_up(&cause);
-    transport_abandon(e->t);
+    e->t->ops->abandon(e->t);
     e->cause = cause;
     atomic_store(&e->failed, true);
     flight_trouble(e->executor.flight, cause.text, true);
@@ -75,19 +75,14 @@ int engine_step(void *engine, bool *progress, hvd_error *err) {
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
-    negotiate_finished(&e->negotiation);
+    struct coordinator *c = e->negotiation.coordinator;
+    if (c) coordinator_finished(c, clock_now());
     return code;
 }
 
 bool engine_is_pending(struct engine *e) {
     return tensors_count(e->tensors) > 0 || atomic_load(&e->p2p.count) > 0 ||
            fast_window_awaits(&e->fast) >= 0;
-}
-
-static void note_wait(struct engine *e, bool pending, double now) {
-    if (!pending || e->waits_since > 0) return;
-    e->waits_since = now;
-    stats_wait(e->t->stats, now, NOBODY);
 }
 
 /* If nothing is pending, the engine's thread yields for LINGER and then sleeps: another tensor
@@ -100,7 +95,10 @@ static double next_nap(struct engine *e) {
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
     bool pending = engine_is_pending(e);
-    note_wait(e, pending, now);
+    if (pending && e->waits_since <= 0) {
+        e->waits_since = now;
+        stats_wait(e->t->stats, now, NOBODY);
+    }
     double longest = transport_longest_sleep(e->t, pending);
     if (pending || e->negotiation.left) longest = watch_sleep(&e->negotiation.watch, longest);
     longest =
@@ -130,7 +128,7 @@ static bool step_once(struct engine *e, bool *progress, double *nap) {
     if (code) fail_job(e, &err);
     e->over = code || (e->negotiation.bye && !e->negotiation.run_log.first);
     if (!e->over && !*progress) *nap = next_nap(e);
-    progress_leave(&e->progress);
+    mutex_unlock(&e->progress.stepping);
     if (code) transport_linger(e->t);
     return !e->over;
 }
@@ -141,7 +139,7 @@ void *engine_run(void *arg) {
         unsigned wakes = progress_wakes(&e->progress), ticket = transport_listen(e->t);
         bool progress = false;
         double nap = 0;
-        if (progress_has_callers(&e->progress)) {
+        if (atomic_load(&e->progress.callers) > 0) {
             progress_park(&e->progress, wakes);
             continue;
         }

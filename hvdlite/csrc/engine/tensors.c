@@ -247,15 +247,13 @@ void tensors_refuse(struct tensors *t, const hvd_error *error) {
     mutex_unlock(&t->mutex);
 }
 
-static void finish_with_name(struct tensors *t, struct tensor *tensor, const hvd_error *error) {
-    hvd_error own = *error;
-    error_while(&own, "tensor '%.300s' waited", tensor->request.name);
-    tensors_finish(t, tensor, &own);
-}
-
 void tensors_close(struct tensors *t, const hvd_error *error) {
     tensors_refuse(t, error);
     do {
-        while (t->taken.oldest) finish_with_name(t, t->taken.oldest, error);
+        for (struct tensor *tensor; (tensor = t->taken.oldest);) {
+            hvd_error own = *error;
+            error_while(&own, "tensor '%.300s' waited", tensor->request.name);
+            tensors_finish(t, tensor, &own);
+        }
     } while (tensors_take(t));
 }

@@ -102,7 +102,8 @@ static void mark_child(void) {
     atomic_store(&process.writers, 0);
     if (!process.current || process.current->forked) return; /* forked: a child of a child */
     process.current->forked = true;
-    transport_forked(process.current->job.world);
+    struct transport *world = process.current->job.world;
+    if (world->ops->forked) world->ops->forked(world);
     timeline_forked(&process.current->job.timeline);
 }
 

@@ -95,16 +95,12 @@ static int refuse_in_child(const struct hvd_handle *h, hvd_error *err) {
                      h->tensor.request.name, (long)h->process);
 }
 
-static void wait_once(struct hvd_handle *h, double seconds) {
-    mutex_lock(&h->mutex);
-    if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) mutex_wait(&h->mutex, seconds);
-    mutex_unlock(&h->mutex);
-}
-
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
-    if (!atomic_load(&h->done)) {
-        if (refuse_in_child(h, err)) return true;
-        if (seconds > 0) wait_once(h, seconds);
+    if (!atomic_load(&h->done) && refuse_in_child(h, err)) return true;
+    if (!atomic_load(&h->done) && seconds > 0) {
+        mutex_lock(&h->mutex);
+        if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) mutex_wait(&h->mutex, seconds);
+        mutex_unlock(&h->mutex);
     }
     bool done = atomic_load(&h->done);
     /* copied only after an error, because hvd_error is large */

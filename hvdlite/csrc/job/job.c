@@ -243,14 +243,6 @@ static void open_helpers(struct job *j, const struct transport *t) {
                              j->config.options.threads_bytes);
 }
 
-static int measure_helpers(const struct job *j, const struct transport *t, hvd_error *err) {
-    const struct comm *host = &t->layout.host;
-    if (!host->window) return HVD_OK;
-    HVD_TRY(coll_meet(host, err));
-    helpers_measure(j->helpers);
-    return HVD_OK;
-}
-
 /* Opens the transport even if reading the environment failed on this rank (`code`, *err), because
  * all ranks learn of the failure through the transport. */
 static int open_world(struct job *j, struct group *world, struct bootstrap *bootstrap, int code,
@@ -267,7 +259,10 @@ static int open_world(struct job *j, struct group *world, struct bootstrap *boot
     HVD_TRY(transport_agree(world->transport, code, err));
     open_helpers(j, world->transport);
     HVD_TRY(tune_messages(j, world->transport, err));
-    HVD_TRY(measure_helpers(j, world->transport, err));
+    if (world->transport->layout.host.window) {
+        HVD_TRY(coll_meet(&world->transport->layout.host, err));
+        helpers_measure(j->helpers);
+    }
     log_start(j, world->transport);
     return start_group(j, world, NULL, err);
 }
@@ -298,18 +293,15 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     return code;
 }
 
-static void close_timeline(struct job *j) {
-    hvd_error why;
-    if (timeline_stop(&j->timeline, &why)) log_line(&j->config.log, LOG_WARNING, "%s", why.text);
-    timeline_destroy(&j->timeline);
-}
-
 /* Closes group 0 last, after the engines of the other groups have sent their last messages. */
 void job_close(struct job *j) {
+    hvd_error why;
     for (int id = j->ngroups - 1; id >= 0; id--) group_close(j->groups[id]);
     free(j->groups);
     helpers_free(j->helpers);
-    if (j->config.timeline) close_timeline(j);
+    if (j->config.timeline && timeline_stop(&j->timeline, &why))
+        log_line(&j->config.log, LOG_WARNING, "%s", why.text);
+    if (j->config.timeline) timeline_destroy(&j->timeline);
     flight_close(j->flight);
     *j = (struct job){0};
 }

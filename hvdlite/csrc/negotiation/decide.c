@@ -215,7 +215,7 @@ static int run_ready(struct coordinator *c, double now, struct wire_writer *out,
          i < plan.n && !code && ahead_takes(&c->ahead, piece_bytes(plan.first[i]), now); i++)
         code = run_batch(c, plan.first[i], now, out, err);
     ready_clean(&c->ready, &plan);
-    ready_plan_free(&plan);
+    free(plan.memory);
     return code;
 }
 

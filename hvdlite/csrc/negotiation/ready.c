@@ -126,8 +126,6 @@ int ready_plan(const struct ready *r, size_t most, size_t longest, size_t thresh
     return HVD_OK;
 }
 
-void ready_plan_free(struct ready_plan *plan) { free(plan->memory); }
-
 /* ---- decided tensors ---- */
 
 void ready_decided(const struct piece *piece) {

@@ -31,7 +31,7 @@ struct ready_plan {
     size_t n;
     struct piece **first; /* by batch */
     size_t seen;          /* index of the first ready tensor that is not planned */
-    void *memory;
+    void *memory;         /* contains all arrays of this struct; the caller frees it */
 };
 
 int ready_add(struct ready *r, struct pending *p, hvd_error *err);
@@ -49,7 +49,6 @@ bool ready_can_be_overtaken(const struct ready *r);
  * and at most `threshold` bytes. */
 int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
                struct ready_plan *plan, hvd_error *err);
-void ready_plan_free(struct ready_plan *plan);
 
 /* Marks the piece as decided, so that it is not planned again. */
 void ready_decided(const struct piece *piece);

@@ -11,6 +11,16 @@ static void ring_owner(const struct channel *c) {
 
 /* ---- opening and closing ---- */
 
+/* Frees what the channel has received. */
+static void drop_received(struct channel *c) {
+    for (int r = 0; c->kept && r < c->net->size; r++) parcels_drain(&c->kept[r]);
+    parcels_drain(&c->inbox);
+    free(c->posted);
+    free(c->kept);
+    c->posted = NULL;
+    c->kept = NULL;
+}
+
 /* Finds or makes the group's channel. NULL: memory is short. */
 static struct channel *channel_of(struct net *n, uint32_t group) {
     struct channel *c = n->channels;
@@ -22,8 +32,7 @@ static struct channel *channel_of(struct net *n, uint32_t group) {
     c->posted = calloc((size_t)n->size, sizeof *c->posted);
     c->kept = calloc((size_t)n->size, sizeof *c->kept);
     if (c->posted && c->kept) return n->channels = c;
-    free(c->posted);
-    free(c->kept);
+    drop_received(c);
     free(c);
     return NULL;
 }
@@ -50,8 +59,7 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
 /* The channel stays in the net's list, so that later frames of its group are still dropped. */
 void channel_close(struct channel *c) {
     channel_abandon(c);
-    for (int r = 0; r < c->net->size; r++) parcels_drain(&c->kept[r]);
-    parcels_drain(&c->inbox);
+    drop_received(c);
     for (struct frame *p; (p = c->frames);) {
         c->frames = p->all;
         free(p);
@@ -59,19 +67,12 @@ void channel_close(struct channel *c) {
     c->free = NULL;
     c->state = CHANNEL_CLOSED;
     c->net->nopen--;
-    free(c->posted);
-    free(c->kept);
-    c->posted = NULL;
-    c->kept = NULL;
 }
 
 static void free_all(struct net *n) {
     for (struct channel *c; (c = n->channels);) {
         n->channels = c->next;
-        for (int r = 0; c->kept && r < n->size; r++) parcels_drain(&c->kept[r]);
-        parcels_drain(&c->inbox);
-        free(c->posted);
-        free(c->kept);
+        drop_received(c);
         free(c);
     }
 }

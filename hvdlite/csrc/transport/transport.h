@@ -53,8 +53,10 @@ struct transport_ops {
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
     /* See transport_died. NULL: only this transport needs to know of the death. */
     void (*died)(struct transport *, int rank, enum fate fate);
-    void (*forked)(struct transport *); /* NULL: nothing to do */
-    void (*abandon)(struct transport *);
+    /* In a forked child: closes the files that would hide the parent's end from the other ranks.
+     * NULL: nothing to do. */
+    void (*forked)(struct transport *);
+    void (*abandon)(struct transport *); /* from now on no transfer uses its buffer */
     void (*close)(struct transport *, bool clean);
 };
 
@@ -173,14 +175,6 @@ void *transport_gather(struct transport *t, const void *own, size_t each, hvd_er
 /* Collective. Fails on every rank if `code` (the code of *err) is an error on any rank. Otherwise
  * ranks would wait for a rank that can't start. */
 int transport_agree(struct transport *t, int code, hvd_error *err);
-
-/* In a forked child: closes the files that would hide the parent's end from the other ranks. */
-static inline void transport_forked(struct transport *t) {
-    if (t->ops->forked) t->ops->forked(t);
-}
-
-/* After a failure: from now on no transfer uses its buffer. */
-static inline void transport_abandon(struct transport *t) { t->ops->abandon(t); }
 
 /* clean: every rank calls it, and nothing is under way. Not clean: the call leaks what it can't
  * release. */
