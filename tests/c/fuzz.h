@@ -264,7 +264,7 @@ static inline void fuzz_post(struct fuzz_streams *s, size_t size) {
 }
 
 static inline void fuzz_do(struct fuzz_streams *s, unsigned what, const uint8_t *data, size_t n) {
-    struct parcel *p = NULL;
+    struct frame *p = NULL;
     if (what < 6 && n) FUZZ_REQUIRE(write(s->ends[what / 4], data, n) == (ssize_t)n);
     if (what == 6) fuzz_post(s, n);
     if (what == 7 && n % 4 == 0) channel_abandon(s->channel);

@@ -179,7 +179,7 @@ static void send_text(struct channel *c, const char *text) {
 }
 
 static void check_text(struct channel *c, const char *text) {
-    OWNED struct parcel *p = NULL;
+    OWNED struct frame *p = NULL;
     for (int looks = 0; looks < 1000 && !(p = channel_take(c, -1)); looks++) net_look(c->net);
     if (!CHECK_CASE(p != NULL, "'%s'", text)) return;
     CHECK_TEXT(p->data, text);

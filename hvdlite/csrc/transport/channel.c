@@ -13,8 +13,8 @@ static void ring_owner(const struct channel *c) {
 
 /* Frees what the channel has received. */
 static void drop_received(struct channel *c) {
-    for (int r = 0; c->kept && r < c->net->size; r++) parcels_drain(&c->kept[r]);
-    parcels_drain(&c->inbox);
+    for (int r = 0; c->kept && r < c->net->size; r++) frames_drain(&c->kept[r]);
+    frames_drain(&c->inbox);
     free(c->posted);
     free(c->kept);
     c->posted = NULL;
@@ -130,11 +130,11 @@ static bool check_size(struct channel *c, int peer, const struct frame *p, size_
  * late: copies the bytes that have arrived and directs the rest into the receive's memory. */
 static bool redirect_frame(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
-    if (!l->begun || !l->parcel || l->head.group != c->group) return false;
+    if (!l->begun || !l->early || l->head.group != c->group) return false;
     if (!check_size(c, peer, p, l->head.bytes)) return true;
-    memcpy(p->data, l->parcel->data, l->arrived - sizeof l->head);
-    parcel_free(l->parcel);
-    l->parcel = NULL;
+    memcpy(p->data, l->early->data, l->arrived - sizeof l->head);
+    frame_free(l->early);
+    l->early = NULL;
     l->frame = p;
     l->into = p->data;
     return true;
@@ -144,14 +144,14 @@ int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct 
                   hvd_error *err) {
     *p = new_frame(c, data, bytes, err);
     if (!*p) return err->code;
-    struct parcel *kept = c->posted[from].first ? NULL : parcels_take(&c->kept[from], -1);
-    if (kept && check_size(c, from, *p, kept->size)) {
+    struct frame *kept = c->posted[from].first ? NULL : frames_take(&c->kept[from], -1);
+    if (kept && check_size(c, from, *p, kept->head.bytes)) {
         memcpy(data, kept->data, bytes);
         (*p)->complete = true;
     } else if (!kept && (c->posted[from].first || !redirect_frame(c, from, *p))) {
         frames_add(&c->posted[from], *p);
     }
-    parcel_free(kept);
+    frame_free(kept);
     if (!(*p)->complete) net_pull(c->net, from, STREAM_DATA);
     drop_complete(c, p);
     return HVD_OK;
@@ -200,7 +200,7 @@ void channel_over(struct net *n, uint32_t group, const int *peers, int size) {
     net_unlock(n);
 }
 
-struct parcel *channel_take(struct channel *c, int from) { return parcels_take(&c->inbox, from); }
+struct frame *channel_take(struct channel *c, int from) { return frames_take(&c->inbox, from); }
 
 int channel_cut(int peer, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
@@ -212,7 +212,7 @@ int channel_cut(int peer, hvd_error *err) {
 /* Returns true if the peer has sent its farewell and this rank has taken all of the peer's
  * messages. */
 static bool has_left(const struct channel *c, int peer) {
-    const struct parcel *p = c->inbox.first;
+    const struct frame *p = c->inbox.first;
     while (p && p->from != peer) p = p->next;
     return !p && c->net->peers[peer].left;
 }
@@ -247,22 +247,22 @@ static bool report_starved(struct net *n) {
     return false;
 }
 
-static bool begin_parcel(struct net *n, int peer, struct link *l) {
-    l->parcel = parcel_new(peer, l->head.bytes);
-    l->into = l->parcel ? l->parcel->data : NULL;
-    return l->parcel || report_starved(n);
+static bool begin_early(struct net *n, int peer, struct link *l) {
+    l->early = frame_new(peer, l->head.bytes);
+    l->into = l->early ? l->early->data : NULL;
+    return l->early || report_starved(n);
 }
 
 static bool begin_frame(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     if (!c) return report_starved(n);
     if (c->state == CHANNEL_CLOSED || l->head.kind == FRAME_OVER) return true;
-    if (l->head.kind == FRAME_MESSAGE) return begin_parcel(n, peer, l);
+    if (l->head.kind == FRAME_MESSAGE) return begin_early(n, peer, l);
     struct frame *p = c->posted[peer].first;
     bool alone = c->state == CHANNEL_OPEN && n->nopen == 1;
-    if (!p) return !alone && begin_parcel(n, peer, l);
+    if (!p) return !alone && begin_early(n, peer, l);
     if (!check_size(c, peer, p, l->head.bytes)) return false;
-    l->frame = frames_take(&c->posted[peer]);
+    l->frame = frames_take(&c->posted[peer], -1);
     l->into = p->data;
     return true;
 }
@@ -270,10 +270,10 @@ static bool begin_frame(struct net *n, int peer, struct link *l) {
 static void deliver_frame(struct net *n, int peer, struct link *l) {
     struct channel *c = channel_of(n, l->head.group);
     if (l->frame) l->frame->complete = true;
-    if (l->parcel && c->state == CHANNEL_CLOSED)
-        parcel_free(l->parcel);
-    else if (l->parcel)
-        parcels_add(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->parcel);
+    if (l->early && c->state == CHANNEL_CLOSED)
+        frame_free(l->early);
+    else if (l->early)
+        frames_add(l->head.kind == FRAME_DATA ? &c->kept[peer] : &c->inbox, l->early);
     if (l->head.kind == FRAME_OVER && !c->over) {
         c->over = peer + 1;
         c->over_since = clock_now();

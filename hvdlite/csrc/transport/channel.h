@@ -27,8 +27,8 @@ struct channel {
     enum channel_state state;
     struct channel_owner owner;
     struct frames *posted; /* array by peer */
-    struct parcels *kept;  /* array by peer: complete frames that no receive waits for yet */
-    struct parcels inbox;
+    struct frames *kept;   /* array by peer: complete frames that no receive waits for yet */
+    struct frames inbox;
     /* frames: all frames, which are freed with the channel; free: the unused ones among them */
     struct frame *frames, *free;
     int over; /* 1 + the first peer whose group has failed; 0: none */
@@ -59,7 +59,7 @@ int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_e
  * They must not wait for this rank. Takes the net's lock itself. */
 void channel_over(struct net *n, uint32_t group, const int *peers, int size);
 /* Returns the next message from the peer `from`, or from any peer (NOBODY). NULL: no message. */
-struct parcel *channel_take(struct channel *c, int from);
+struct frame *channel_take(struct channel *c, int from);
 /* Fails if a frame and its receive had different sizes, if memory for a frame was short, if this
  * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has
  * closed its group after a failure and has not told the cause within `patience` seconds. Before

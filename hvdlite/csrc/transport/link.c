@@ -22,9 +22,12 @@ void frames_add(struct frames *q, struct frame *p) {
     q->last = &p->next;
 }
 
-struct frame *frames_take(struct frames *q) {
-    struct frame *p = q->first;
-    if (p) q->first = p->next;
+struct frame *frames_take(struct frames *q, int from) {
+    struct frame **at = &q->first, *p;
+    while (*at && from >= 0 && (*at)->from != from) at = &(*at)->next;
+    if (!(p = *at)) return NULL;
+    *at = p->next;
+    if (!p->next) q->last = at;
     return p;
 }
 
@@ -36,38 +39,22 @@ void frames_remove(struct frames *q, struct frame *p) {
     if (!p->next) q->last = at;
 }
 
-/* ---- parcels ---- */
-
-void parcels_add(struct parcels *q, struct parcel *p) {
-    p->next = NULL;
-    *(q->first ? q->last : &q->first) = p;
-    q->last = &p->next;
-}
-
-struct parcel *parcels_take(struct parcels *q, int from) {
-    struct parcel **at = &q->first, *p;
-    while (*at && from >= 0 && (*at)->from != from) at = &(*at)->next;
-    if (!(p = *at)) return NULL;
-    *at = p->next;
-    if (!p->next) q->last = at;
-    return p;
-}
-
-void parcel_free(struct parcel *p) {
+void frame_free(struct frame *p) {
     if (p) free(p->data);
     free(p);
 }
 
-struct parcel *parcel_new(int from, size_t size) {
-    struct parcel *p = malloc(sizeof *p);
-    if (p) *p = (struct parcel){.from = from, .size = size, .data = malloc(size + 1)};
+struct frame *frame_new(int from, size_t size) {
+    struct frame *p = malloc(sizeof *p);
+    if (p)
+        *p = (struct frame){.from = from, .head.bytes = (uint32_t)size, .data = malloc(size + 1)};
     if (p && p->data) return p;
-    parcel_free(p);
+    frame_free(p);
     return NULL;
 }
 
-void parcels_drain(struct parcels *q) {
-    for (struct parcel *p; (p = parcels_take(q, -1));) parcel_free(p);
+void frames_drain(struct frames *q) {
+    for (struct frame *p; (p = frames_take(q, -1));) frame_free(p);
 }
 
 /* ---- opening and closing ---- */
@@ -94,9 +81,9 @@ void link_open(struct link *l, int file) {
 }
 
 void link_close(struct link *l) {
-    for (struct frame *p; (p = frames_take(&l->out));)
+    for (struct frame *p; (p = frames_take(&l->out, -1));)
         if (p->own) free(p);
-    parcel_free(l->parcel);
+    frame_free(l->early);
     if (l->file >= 0) close(l->file);
     *l = (struct link){.file = -1, .ended = true, .mute = true};
 }
@@ -147,7 +134,7 @@ static void complete_frames(struct link *l, size_t moved, struct link_owner owne
             return;
         }
         moved -= left;
-        frames_take(&l->out);
+        frames_take(&l->out, -1);
         p->complete = true;
         if (p->own)
             free(p);
@@ -213,7 +200,7 @@ static void finish_frame(struct link *l, struct link_owner owner) {
     l->begun = false;
     l->into = NULL;
     l->frame = NULL;
-    l->parcel = NULL;
+    l->early = NULL;
 }
 
 /* Handles the bytes in the read-ahead buffer. Returns false if the link must stop reading. */

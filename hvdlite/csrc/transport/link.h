@@ -24,10 +24,12 @@ struct frame_head {
  * chosen, not measured; these bytes are copied once more. */
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
-/* A frame to send, or the memory for a frame to receive. */
+/* A frame to send, the memory for a frame to receive, or a frame that arrived before its receive
+ * was posted. */
 struct frame {
     struct frame *next, *all; /* `next` links a queue; `all` links all frames of the owner */
     struct frame_head head;
+    int from; /* of a frame that has arrived: its sender */
     char *data;
     size_t moved; /* bytes sent so far, including the head */
     bool complete;
@@ -36,18 +38,6 @@ struct frame {
 
 struct frames {
     struct frame *first, **last;
-};
-
-/* A frame that arrived before its receive was posted. */
-struct parcel {
-    struct parcel *next;
-    int from;
-    size_t size;
-    char *data; /* malloc'ed */
-};
-
-struct parcels {
-    struct parcel *first, **last;
 };
 
 struct link {
@@ -64,11 +54,11 @@ struct link {
     struct frames out;
     /* The frame that is arriving: */
     struct frame_head head;
-    size_t arrived;        /* bytes that have arrived, including the head */
-    bool begun;            /* true: the reader has set `into` */
-    char *into;            /* destination of the frame's data; NULL: the data is dropped */
-    struct frame *frame;   /* the receive that `into` belongs to; NULL: none */
-    struct parcel *parcel; /* the parcel that `into` belongs to; NULL: none */
+    size_t arrived;      /* bytes that have arrived, including the head */
+    bool begun;          /* true: the reader has set `into` */
+    char *into;          /* destination of the frame's data; NULL: the data is dropped */
+    struct frame *frame; /* the receive that `into` belongs to; NULL: none */
+    struct frame *early; /* the frame without a receive that `into` belongs to; NULL: none */
     /* Bytes read ahead: */
     size_t at, end;
     char ahead[LINK_AHEAD];
@@ -85,14 +75,13 @@ struct link_owner {
 };
 
 void frames_add(struct frames *q, struct frame *p);
-struct frame *frames_take(struct frames *q);
+struct frame *frames_take(struct frames *q, int from); /* the oldest one; from -1: of any rank */
 void frames_remove(struct frames *q, struct frame *p);
 
-void parcels_add(struct parcels *q, struct parcel *p);
-struct parcel *parcels_take(struct parcels *q, int from); /* the oldest one; from -1: of any rank */
-void parcels_drain(struct parcels *q);
-struct parcel *parcel_new(int from, size_t size); /* NULL: memory is short */
-void parcel_free(struct parcel *p);
+/* Frames that have arrived; their data is malloc'ed. */
+struct frame *frame_new(int from, size_t size); /* NULL: memory is short */
+void frame_free(struct frame *p);
+void frames_drain(struct frames *q); /* frees all frames */
 
 /* The link owns the connected socket from now on. */
 void link_open(struct link *l, int file);

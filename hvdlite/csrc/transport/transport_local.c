@@ -8,9 +8,9 @@
 #include <string.h>
 
 struct local_rank {
-    struct transport transport;          /* must be first: self() casts it back */
-    struct mutex mutex;                  /* guards the fields below */
-    struct parcels messages, *transfers; /* transfers: array by sender */
+    struct transport transport;         /* must be first: self() casts it back */
+    struct mutex mutex;                 /* guards the fields below */
+    struct frames messages, *transfers; /* transfers: array by sender */
     unsigned events;
     bool broken;
     struct window window;
@@ -30,12 +30,12 @@ static struct local_rank *peer(struct transport *t, int rank) {
 
 static int deliver(struct transport *t, int to, bool message, const void *data, size_t size,
                    hvd_error *err) {
-    struct parcel *p = parcel_new(t->at.rank, size);
-    if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a parcel of %zu bytes", size);
+    struct frame *p = frame_new(t->at.rank, size);
+    if (!p) return error_set(err, HVD_NO_MEMORY, "no memory for a frame of %zu bytes", size);
     if (size) memcpy(p->data, data, size);
     struct local_rank *r = peer(t, to);
     mutex_lock(&r->mutex);
-    parcels_add(message ? &r->messages : &r->transfers[t->at.rank], p);
+    frames_add(message ? &r->messages : &r->transfers[t->at.rank], p);
     r->events++;
     mutex_notify(&r->mutex);
     mutex_unlock(&r->mutex);
@@ -70,12 +70,12 @@ static int local_test(struct transport *t, struct transfer *x, hvd_error *err) {
     HVD_TRY(check_broken(t, err));
     struct local_rank *r = self(t);
     mutex_lock(&r->mutex);
-    struct parcel *p = parcels_take(&r->transfers[x->peer], -1);
+    struct frame *p = frames_take(&r->transfers[x->peer], -1);
     mutex_unlock(&r->mutex);
     if (!p) return HVD_OK;
-    assert(p->size == x->handle[1]);
-    if (p->size) memcpy((void *)(uintptr_t)x->handle[0], p->data, p->size);
-    parcel_free(p);
+    assert(p->head.bytes == x->handle[1]);
+    if (p->head.bytes) memcpy((void *)(uintptr_t)x->handle[0], p->data, p->head.bytes);
+    frame_free(p);
     x->active = false;
     return HVD_OK;
 }
@@ -88,9 +88,9 @@ static int local_receive(struct transport *t, struct message *message, hvd_error
     (void)err;
     struct local_rank *r = self(t);
     mutex_lock(&r->mutex);
-    struct parcel *p = parcels_take(&r->messages, -1);
+    struct frame *p = frames_take(&r->messages, -1);
     mutex_unlock(&r->mutex);
-    if (p) *message = (struct message){p->from, p->data, p->size};
+    if (p) *message = (struct message){p->from, p->data, p->head.bytes};
     free(p);
     return HVD_OK;
 }
@@ -207,8 +207,8 @@ bool local_hub_share(struct local_hub *hub) {
 void local_hub_free(struct local_hub *hub) {
     for (int i = 0; i < hub->size; i++) {
         struct local_rank *r = &hub->ranks[i];
-        parcels_drain(&r->messages);
-        for (int j = 0; r->transfers && j < hub->size; j++) parcels_drain(&r->transfers[j]);
+        frames_drain(&r->messages);
+        for (int j = 0; r->transfers && j < hub->size; j++) frames_drain(&r->transfers[j]);
         free(r->transfers);
         if (r->transport.at.local_rank == 0) free(r->window.ranks);
         layout_close(&r->transport.layout);

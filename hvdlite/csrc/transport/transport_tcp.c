@@ -110,12 +110,12 @@ static int check_channel(struct tcp_transport *m, int from, double patience, hvd
 static void take_message(struct tcp_transport *m, int from, void (*look)(struct net *),
                          struct message *to) {
     net_lock(m->net);
-    struct parcel *p = channel_take(m->channel, from);
+    struct frame *p = channel_take(m->channel, from);
     if (!p) look(m->net);
     if (!p) p = channel_take(m->channel, from);
     net_unlock(m->net);
     if (!p) return;
-    *to = (struct message){m->members[p->from], p->data, p->size};
+    *to = (struct message){m->members[p->from], p->data, p->head.bytes};
     free(p);
 }
 
