@@ -9,9 +9,6 @@ TEST(test_an_error_has_its_code_and_text) {
     CHECK_INT(error_set(&err, HVD_MISMATCH, "tensor '%s' on rank %d", "w", 3), HVD_MISMATCH);
     CHECK_INT(err.code, HVD_MISMATCH);
     CHECK_TEXT(err.text, "tensor 'w' on rank 3");
-    error_set(&err, HVD_INVALID, "new");
-    CHECK_INT(err.code, HVD_INVALID);
-    CHECK_TEXT(err.text, "new");
 }
 
 TEST(test_causes_are_appended_to_the_text) {
@@ -36,6 +33,8 @@ TEST(test_an_error_set_again_keeps_no_field_of_the_old_error) {
     CHECK_INT(err.blamed[HVD_MAX_BLAMED - 1], 5 + HVD_MAX_BLAMED - 1);
     error_also(&all, &err);
     error_set(&err, HVD_INVALID, "again");
+    CHECK_INT(err.code, HVD_INVALID);
+    CHECK_TEXT(err.text, "again");
     CHECK_INT(err.nblamed, 0);
     CHECK_TEXT(err.tensor, "");
     error_also(&all, &err);
@@ -106,10 +105,10 @@ TEST(test_levels_have_names_in_any_case) {
                  {"warning", LOG_WARNING}, {"error", LOG_ERROR},     {"fatal", LOG_FATAL},
                  {"off", LOG_OFF},         {"WARNING", LOG_WARNING}, {"DeBuG", LOG_DEBUG}};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        CHECK_INT(log_parse(NAMES[i].name, LOG_INFO), NAMES[i].level);
-    static const char *const OTHERS[] = {NULL, "", "loud", "warn", "warnings", "3"};
+        CHECK_INT(log_parse(NAMES[i].name), NAMES[i].level);
+    static const char *const OTHERS[] = {"", "loud", "warn", "warnings", "3"};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
-        CHECK_INT(log_parse(OTHERS[i], LOG_FATAL), LOG_FATAL);
+        CHECK_INT(log_parse(OTHERS[i]), LOG_UNKNOWN);
 }
 
 /* Returns what log_line writes to stderr. */

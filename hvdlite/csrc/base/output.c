@@ -14,10 +14,10 @@
 
 static const char *const NAMES[] = {"trace", "debug", "info", "warning", "error", "fatal", "off"};
 
-enum log_level log_parse(const char *name, enum log_level fallback) {
-    for (int i = LOG_TRACE; name && i <= LOG_OFF; i++)
-        if (strcasecmp(name, NAMES[i]) == 0) return (enum log_level)i;
-    return fallback;
+enum log_level log_parse(const char *name) {
+    int level = LOG_TRACE;
+    while (level <= LOG_OFF && strcasecmp(name, NAMES[level])) level++;
+    return (enum log_level)level;
 }
 
 void log_line(const struct log *log, enum log_level level, const char *format, ...) {

@@ -24,8 +24,8 @@ struct log {
     int rank, size;       /* size 0: rank and size are unknown, so lines show neither */
 };
 
-/* Parses "trace", ..., "off" in upper or lower case; returns `fallback` for NULL or other text. */
-enum log_level log_parse(const char *name, enum log_level fallback);
+/* Parses "trace", ..., "off" in upper or lower case; returns LOG_UNKNOWN for other texts. */
+enum log_level log_parse(const char *name);
 
 static inline bool log_on(const struct log *log, enum log_level level) {
     return level >= log->level;

@@ -14,7 +14,7 @@
 
 static int read_log_level(enum log_level *level, hvd_error *err) {
     const char *text = env_text("LOG_LEVEL");
-    *level = text ? log_parse(text, LOG_UNKNOWN) : LOG_WARNING;
+    *level = text ? log_parse(text) : LOG_WARNING;
     if (*level != LOG_UNKNOWN) return HVD_OK;
     return env_invalid("LOG_LEVEL", "trace, debug, info, warning, error, fatal or off", err);
 }
