@@ -53,11 +53,6 @@ int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, h
     return HVD_OK;
 }
 
-static void handle(struct poller *p, size_t i) {
-    if (!p->files[i].revents) return;
-    if (!p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd)) p->files[i].fd = -1;
-}
-
 /* Polls all files with one call. The kernel refuses this call if there are more files than the
  * limit on open files, or if memory is short. In these cases, polls the files one by one. */
 static void await(struct poller *p) {
@@ -70,7 +65,9 @@ static void await(struct poller *p) {
 static void *run(void *arg) {
     struct poller *p = arg;
     for (await(p); !atomic_load(&p->ends); await(p))
-        for (size_t i = STOP + 1; i < p->n; i++) handle(p, i);
+        for (size_t i = STOP + 1; i < p->n; i++)
+            if (p->files[i].revents && !p->handlers[i].handler(p->handlers[i].arg, p->files[i].fd))
+                p->files[i].fd = -1;
     return NULL;
 }
 

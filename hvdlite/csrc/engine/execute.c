@@ -214,13 +214,6 @@ void execute_count(const struct executor *x, size_t tensors) {
     atomic_fetch_add(&x->stats->batches, 1);
 }
 
-/* Counts the batch. Call it before the batch's tensors complete. */
-static void count(const struct executor *x, const struct batch *batch) {
-    size_t done = 0;
-    for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
-    execute_count(x, done);
-}
-
 int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err) {
     double started = record_started(x->flight, x->timeline, batch);
     trace(x, batch, "starts");
@@ -229,7 +222,9 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->pieces[0].tensor->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
-    count(x, batch);
+    size_t done = 0; /* counted before the batch's tensors complete */
+    for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
+    execute_count(x, done);
     trace(x, batch, "completes");
     record_ended(x->flight, x->timeline, batch, started);
     for (size_t i = 0; i < batch->n; i++)

@@ -170,12 +170,17 @@ static int know_peers(struct p2p *p, hvd_error *err) {
     return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for the peers");
 }
 
-int p2p_step(void *p2p, bool *progress, hvd_error *err) {
-    struct p2p *p = p2p;
+static struct tensor_list take_fresh(struct p2p *p) {
     mutex_lock(&p->mutex);
     struct tensor_list fresh = p->fresh;
     p->fresh = (struct tensor_list){0};
     mutex_unlock(&p->mutex);
+    return fresh;
+}
+
+int p2p_step(void *p2p, bool *progress, hvd_error *err) {
+    struct p2p *p = p2p;
+    struct tensor_list fresh = take_fresh(p);
     int code = fresh.oldest ? know_peers(p, err) : HVD_OK;
     for (struct tensor *t; !code && (t = fresh.oldest);) {
         tensor_list_remove(&fresh, t);
@@ -302,10 +307,7 @@ static void fail_all(struct p2p *p, struct tensor_list *list, const hvd_error *w
 
 void p2p_close(struct p2p *p, const hvd_error *why) {
     p2p_refuse(p, why);
-    mutex_lock(&p->mutex);
-    struct tensor_list fresh = p->fresh;
-    p->fresh = (struct tensor_list){0};
-    mutex_unlock(&p->mutex);
+    struct tensor_list fresh = take_fresh(p);
     struct tensor_list *lists[] = {&p->reading, &p->arriving, &p->receives, &p->sends, &fresh};
     for (int i = 0; i < 5; i++) fail_all(p, lists[i], why);
 }

@@ -112,13 +112,6 @@ static double next_nap(struct engine *e) {
 
 /* ---- the engine's thread ---- */
 
-static void pause_engine(struct engine *e, unsigned ticket, double nap) {
-    if (nap < 0) waiter_do(&e->waiter, nap);
-    if (nap <= 0) return;
-    transport_sleep(e->t, ticket, nap);
-    if (transport_listen(e->t) != ticket) e->was_rung = true;
-}
-
 /* Steps. Returns false after the last step. *nap: pause until the next step, see next_nap. */
 static bool step_once(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
@@ -145,10 +138,14 @@ void *engine_run(void *arg) {
         }
         if (!step_once(e, &progress, &nap)) break;
         if (progress) continue;
-        if (progress_was_driven(&e->progress) && !engine_is_pending(e))
+        if (progress_was_driven(&e->progress) && !engine_is_pending(e)) {
             progress_park(&e->progress, wakes);
-        else
-            pause_engine(e, ticket, nap);
+        } else if (nap <= 0) {
+            waiter_do(&e->waiter, nap);
+        } else {
+            transport_sleep(e->t, ticket, nap);
+            if (transport_listen(e->t) != ticket) e->was_rung = true;
+        }
     }
     hvd_error over;
     error_set(&over, HVD_RANK_LEFT, "every rank has left the job");

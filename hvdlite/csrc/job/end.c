@@ -23,12 +23,6 @@ struct hvd_limit {
     bool lifted;
 };
 
-static void end_now(const struct hvd_limit *l, const hvd_error *why) {
-    log_before_exit(why->text);
-    log_before_exit(l->message);
-    _exit(l->code);
-}
-
 /* Enters the context if this process is still in the limit's job. */
 static bool enter_job(const struct hvd_limit *l) {
     if (context_enter(NULL)) return false;
@@ -55,7 +49,11 @@ static void *end_at_limit(void *arg) {
     while (!l->lifted) {
         double now = clock_now();
         if (job_runs) l->until = now + l->seconds;
-        if (now >= l->until) end_now(l, &why);
+        if (now >= l->until) {
+            log_before_exit(why.text);
+            log_before_exit(l->message);
+            _exit(l->code);
+        }
         mutex_wait(&l->mutex, job_runs ? LOOK : l->until - now);
         job_runs = job_runs && is_running(l, &why);
     }

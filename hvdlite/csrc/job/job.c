@@ -173,14 +173,6 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
-/* HVDLITE_TIMELINE=DYNAMIC starts nothing. In Horovod this value permits later calls of
- * start_timeline(); hvdlite always permits these calls. */
-static int read_timeline(struct job *j, hvd_error *err) {
-    const char *path = env_text("TIMELINE");
-    if (!path || strcmp(path, "DYNAMIC") == 0) return HVD_OK;
-    return job_start_timeline(j, path, j->config.options.mark_cycles, err);
-}
-
 static void log_choices(const struct job *j, const struct transport *t, double seconds) {
     char choices[200];
     if (t->all.window && t->all.window->team && !t->all.rank)
@@ -255,7 +247,11 @@ static int open_world(struct job *j, struct group *world, struct bootstrap *boot
                     world->transport->at.local_rank);
     use_options(j, world->transport->at.local_size);
     if (!code) code = read_log_level(&j->config.log.level, err);
-    if (!code) code = read_timeline(j, err);
+    /* DYNAMIC starts nothing. In Horovod this value permits later calls of start_timeline(), which
+     * hvdlite always permits. */
+    const char *path = env_text("TIMELINE");
+    if (!code && path && strcmp(path, "DYNAMIC"))
+        code = job_start_timeline(j, path, j->config.options.mark_cycles, err);
     HVD_TRY(transport_agree(world->transport, code, err));
     open_helpers(j, world->transport);
     HVD_TRY(tune_messages(j, world->transport, err));

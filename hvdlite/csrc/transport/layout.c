@@ -27,12 +27,6 @@ static struct comm comm_of_key(const struct comm *all, const int *keys, int key,
     return comm;
 }
 
-static void list_by_host(struct layout *l, int size) {
-    for (int h = 0, n = 0; h < l->hosts; h++)
-        for (int r = 0; r < size; r++)
-            if (l->host_of[r] == h) l->by_host[n++] = r;
-}
-
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err) {
     size_t size = (size_t)comm->size;
     *l = (struct layout){.memory = calloc(6 * size, sizeof *l->memory)};
@@ -43,7 +37,9 @@ int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_erro
     int *count = lane_ranks + size;
     l->by_host = count + size;
     l->lanes = number_ranks(l, lowest, comm->size, count);
-    list_by_host(l, comm->size);
+    for (int h = 0, n = 0; h < l->hosts; h++)
+        for (int r = 0; r < comm->size; r++)
+            if (l->host_of[r] == h) l->by_host[n++] = r;
     int host = l->host_of[comm->rank], lane = l->local_of[comm->rank];
     l->host = comm_of_key(comm, l->host_of, host, l->local_of, count[host], host_ranks);
     if (lane < l->lanes)

@@ -131,14 +131,6 @@ static uint64_t tag_of(struct siphash_key key, const struct datagram *d) {
 
 /* ---- the poller's thread ---- */
 
-static void note_contact(struct nudges *n, const struct datagram *d, int sock,
-                         const struct sockaddr_in *source) {
-    struct contact *p = &n->contacts[d->from];
-    p->count = d->count;
-    atomic_store(&p->sock, sock);
-    atomic_store(&p->answers, (uint64_t)source->sin_addr.s_addr << 16 | source->sin_port);
-}
-
 static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t length) {
     return length == sizeof *d && d->tag == tag_of(n->key, d) && d->from < (uint32_t)n->size &&
            d->to == (uint32_t)n->self && d->count > n->contacts[d->from].count;
@@ -158,7 +150,10 @@ static bool receive(void *arg, int sock) {
          (length = recvfrom(sock, &d, sizeof d, MSG_TRUNC, (struct sockaddr *)&source, &size)) >= 0;
          size = sizeof source) {
         if (!accepts(n, &d, length)) continue;
-        note_contact(n, &d, sock, &source);
+        struct contact *p = &n->contacts[d.from];
+        p->count = d.count;
+        atomic_store(&p->sock, sock);
+        atomic_store(&p->answers, (uint64_t)source.sin_addr.s_addr << 16 | source.sin_port);
         nudged = true;
     }
     if (!nudged) return true;
