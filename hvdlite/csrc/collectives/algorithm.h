@@ -55,11 +55,11 @@ struct coll_range coll_part_of(struct coll_range range, int part, int parts);
 /* Works on a range; several threads work on different ranges at the same time. */
 typedef void coll_work(const void *arg, struct coll_range range);
 
-/* Works on the whole range. If the work reads so many `bytes` that helpers save time, the threads
- * share the range in parts that begin at cache lines, counted from the range's beginning. */
+/* Works on the whole range. `bytes`: how many bytes the work reads or how many it writes, whichever
+ * is more. If helpers save time for so many bytes, the threads share the range in parts that begin
+ * at multiples of a cache line, counted from the range's beginning. */
 void coll_share(const struct comm *comm, size_t bytes, struct coll_range range, coll_work *work,
                 const void *arg);
-/* Copies `bytes`; the threads share a large copy. */
 void coll_copy(const struct comm *comm, void *to, const void *from, size_t bytes);
 
 /* Returns the range of a chunk that lies in one tensor. The tensor has `bytes` and begins at offset

@@ -127,8 +127,11 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-static void each_block(const struct dealt *d, struct coll_range range, take_block *take) {
-    coll_share(&d->l->host, coll_length(range), range, take_range, &(struct blocks){d, take});
+/* times: how many bytes `take` reads for each byte of the range. */
+static void each_block(const struct dealt *d, struct coll_range range, int times,
+                       take_block *take) {
+    coll_share(&d->l->host, (size_t)times * coll_length(range), range, take_range,
+               &(struct blocks){d, take});
 }
 
 static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
@@ -147,6 +150,11 @@ static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t 
     for (int i = 0; i < host->size; i++) in[i] = memory[i] + offset;
     reduce_all(d->args.reduce, data, in, host->size, bytes / sizeof(float), d->args.prescale,
                coll_final_on_host(&d->args));
+}
+
+/* Returns how many bytes an update reads for each byte of the sums: sums, weights and states. */
+static int reads_of_update(const struct coll_args *args) {
+    return 2 + update_states(args->tensors[0].update->rule);
 }
 
 static float *weights_at(const struct coll_tensor *tensor, size_t at) {
@@ -191,13 +199,13 @@ static int sum_slice(const void *arg, size_t slice, hvd_error *err) {
     for (int h = 0; h < d->l->hosts; h++) {
         struct coll_range range = owned(d, slice, h);
         if (d->args.memory) {
-            if (d->l->lane.size) each_block(d, own_chunk(d, range), add);
+            if (d->l->lane.size) each_block(d, own_chunk(d, range), d->l->host.size, add);
             continue;
         }
         struct coll_args args = d->args;
         args.data = (char *)args.data + range.begin;
         args.bytes = coll_length(range);
-        each_block(d, range, pack);
+        each_block(d, range, 1, pack);
         coll_hosts_cut(d->l, args.bytes, sizeof(float), d->end);
         HVD_TRY(coll_hosts_sum(d->l, &args, d->end, coll_length(coll_part(d->end, 0)), err));
     }
@@ -213,7 +221,8 @@ static struct coll_range lane_chunk(const void *arg, size_t slice, int chunk) {
 /* The ring calls this function for each final segment: the owner updates weights with the sum, the
  * other hosts store the owner's new weights. */
 static void update_or_store(const void *arg, struct coll_range range, bool own) {
-    each_block(arg, range, own ? update : store);
+    const struct dealt *d = arg;
+    each_block(d, range, own ? reads_of_update(&d->args) : 1, own ? update : store);
 }
 
 static int run(struct dealt *d, const struct comm *comm, const struct coll_args *args,
@@ -276,6 +285,7 @@ static void update_range(const void *arg, struct coll_range chunk) {
 
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err) {
     struct coll_range own = coll_chunk(args->bytes, sizeof(float), host->size, host->rank);
-    coll_share(host, coll_length(own), own, update_range, args);
+    if (coll_length(own))
+        coll_share(host, (size_t)reads_of_update(args) * coll_length(own), own, update_range, args);
     return coll_meet(host, err);
 }

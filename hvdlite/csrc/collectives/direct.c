@@ -79,8 +79,7 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Calls `take` for each block of a range of all tensors in a row. bytes: how much the calls read,
- * on all ranks of the host together. */
+/* Calls `take` for each block of a range of all tensors in a row. bytes: as for coll_share. */
 static void each_block(const struct direct *d, size_t bytes, struct coll_range range,
                        take_block *take) {
     coll_share(d->host, bytes, range, take_range, &(struct blocks){d, take});
@@ -123,7 +122,10 @@ int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args,
     if (!args->bytes) return HVD_OK;
     HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have written their inputs */
     d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
-    each_block(&d, args->bytes, d.own, add_or_update);
+    /* the work reads a chunk, args->bytes / n, of n memories, and the weights and states */
+    const hvd_update *update = args->tensors[0].update;
+    size_t more = update ? (1 + (size_t)update_states(update->rule)) * coll_length(d.own) : 0;
+    each_block(&d, args->bytes + more, d.own, add_or_update);
     comm_count_window(comm, coll_length(d.own) * (size_t)(d.n - 1));
     return coll_meet(comm, err); /* wait until all ranks have written their sums */
 }

@@ -43,8 +43,8 @@ struct stage {
     void (*done)(const struct pass *p, size_t k);
 };
 
-/* Runs n stages of all rounds: step i does stage s of round i - s. `bytes`: what this rank copies
- * and adds; helpers share the work if there are enough bytes. */
+/* Runs n stages of all rounds: step i does stage s of round i - s. `bytes`: how many bytes the
+ * largest stage reads or writes in all rounds; helpers share the work if there are enough bytes. */
 int pass_run(struct pass *p, const struct stage *stages, size_t n, size_t bytes, hvd_error *err);
 
 /* Raises the flags for a round whose input is in this rank's slot. No rank waits for
