@@ -6,70 +6,81 @@
 #include "random.h"
 #include "shm/helpers.h"
 
-/* The helpers work from LEAST bytes on; LEAST is a multiple of 2, 3 and 4 floats. */
+/* The helpers work from LEAST bytes on; LEAST is a multiple of 2, 3 and 4 floats. `in` has numbers
+ * of one dtype: float32, or bfloat16, whose accumulator is wider. */
 enum { LEAST = 6144, VALUES = 300007, ROOM = VALUES + MOST_RANKS, MOST_THREADS = 4 };
 
 static float in[MOST_RANKS][ROOM], results[MOST_RANKS][ROOM], first[MOST_RANKS][ROOM];
 
 /* Runs a row of the table, from in[rank] to results[rank]. Returns false if the row does not accept
  * this collective. */
-static bool run_row(struct coll_rank *self, const struct coll_algorithm *row, size_t n) {
+static bool run_row(struct coll_rank *self, const struct coll_algorithm *row, int dtype, size_t n) {
     size_t p = (size_t)self->ranks->size, parts[MOST_RANKS * MOST_RANKS];
     for (size_t i = 0; i < p * p; i++) parts[i] = n / p + (i % p < n % p);
-    struct coll_case c = {.row = p > 1 ? row : NULL, .kind = row->kind, .dtype = HVD_FLOAT32};
+    struct coll_case c = {.row = p > 1 ? row : NULL, .kind = row->kind, .dtype = dtype};
     c.n = has_parts(c.kind) ? 1 : n;
     c.rows = n;
     c.parts = parts;
-    c.how = (struct scaling){HVD_AVERAGE, 0.5, 1};
+    c.how = (struct scaling){row->run == coll_adasum ? HVD_ADASUM : HVD_AVERAGE, 0.5, 1};
     c.root = (int)p - 1;
     struct case_parts ends = parts_of(&c, (int)p, self->rank);
     float *own = results[self->rank];
-    memcpy(own, in[self->rank], n * sizeof *own);
+    memcpy(own, in[self->rank], n * dtype_size(dtype));
     struct coll_args args = case_args(&c, (int)p, &ends, in[self->rank], own);
     int code = case_run(self, &c, &args, ERR);
     return code != HVD_UNSUPPORTED && OK(code);
 }
 
-/* Algorithms for small data, and Adasum, share no work. */
+/* Broadcasts by messages neither copy nor add. */
 static bool shares(const struct coll_algorithm *row) {
-    return row->run != coll_tree && row->run != coll_chain && row->run != coll_doubling &&
-           row->run != coll_circulant && row->run != coll_adasum;
+    return row->run != coll_tree && row->run != coll_chain;
 }
 
 /* In a window, and if a rank is alone, helpers take part if the bytes reach LEAST; otherwise if
  * segments, slices or parts are as large. The broadcast of a lone rank copies nothing. */
-static void check_calls(const struct comm *comm, const struct coll_algorithm *row, size_t n,
+static void check_calls(const struct comm *comm, const struct coll_algorithm *row, size_t bytes,
                         unsigned calls) {
     bool direct = row->run == coll_direct_allreduce, alone = comm->size == 1;
     bool exact = alone || direct || (comm->window && strstr(row->name, "window"));
-    bool large = exact ? n * sizeof(float) >= LEAST : n == VALUES;
+    bool large = exact ? bytes >= LEAST : bytes >= 2 * VALUES;
     large &= !alone || row->kind != HVD_BROADCAST;
-    if (exact || n <= 1 || n == VALUES)
-        CHECK_CASE((calls > 0) == large, "%s of %zu values: %u calls", row->name, n, calls);
+    if (exact || bytes <= sizeof(float) || bytes >= 2 * VALUES)
+        CHECK_CASE((calls > 0) == large, "%s of %zu bytes: %u calls", row->name, bytes, calls);
+}
+
+static void compare_row(struct coll_rank *self, const struct coll_algorithm *row, int dtype,
+                        size_t n) {
+    const int rank = self->rank;
+    struct transport *t = rank_transport(self->ranks, rank);
+    size_t bytes = n * dtype_size(dtype), compared = bytes + MOST_RANKS * dtype_size(dtype);
+    for (int threads = 1; threads <= MOST_THREADS && shares(row); threads += 1 + CHECK_SLOW) {
+        t->helpers = helpers_new(threads, n % 2 ? 30e-6 : 0, LEAST);
+        bool taken = run_row(self, row, dtype, n);
+        if (threads == 1) memcpy(first[rank], results[rank], compared);
+        if (taken && threads > 1) check_calls(&t->all, row, bytes, helpers_calls(t->helpers));
+        CHECK_CASE(!memcmp(first[rank], results[rank], compared), "%s of %zu bytes, %d threads",
+                   row->name, bytes, threads);
+        helpers_free(t->helpers);
+    }
+    t->helpers = NULL;
 }
 
 static void compare(struct coll_rank *self) {
-    static const size_t SIZES[] = {0, 1, LEAST / 4 - 1, LEAST / 4, LEAST / 4 + 1, VALUES};
-    const int rank = self->rank;
-    struct transport *t = rank_transport(self->ranks, rank);
-    size_t rows, sizes = sizeof SIZES / sizeof *SIZES;
+    static const int DTYPES[] = {HVD_FLOAT32, HVD_BFLOAT16};
+    size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
-    uint64_t random = (uint64_t)rank;
-    for (size_t i = 0; i < VALUES; i++) in[rank][i] = (float)random_unit(&random);
-    for (size_t i = 0; i < rows * sizes; i++) {
-        const struct coll_algorithm *row = &table[i / sizes];
-        size_t n = SIZES[i % sizes], bytes = (n + MOST_RANKS) * sizeof(float);
-        for (int threads = 1; threads <= MOST_THREADS && shares(row); threads += 1 + CHECK_SLOW) {
-            t->helpers = helpers_new(threads, i % 2 ? 30e-6 : 0, LEAST);
-            bool taken = run_row(self, row, n);
-            if (threads == 1) memcpy(first[rank], results[rank], bytes);
-            if (taken && threads > 1) check_calls(&t->all, row, n, helpers_calls(t->helpers));
-            CHECK_CASE(!memcmp(first[rank], results[rank], bytes), "%s of %zu values, %d threads",
-                       row->name, n, threads);
-            helpers_free(t->helpers);
+    for (int d = 0; d < 2; d++) {
+        uint64_t random = (uint64_t)self->rank;
+        for (size_t i = 0; i < VALUES; i++)
+            element_put(DTYPES[d], in[self->rank], i, random_unit(&random));
+        size_t least = LEAST / dtype_size(DTYPES[d]);
+        const size_t sizes[] = {0, 1, least - 1, least, least + 1, VALUES};
+        for (size_t i = 0; i < (rows + ANY_SIZES) * 6; i++) {
+            size_t row = i / 6;
+            compare_row(self, row < rows ? &table[row] : &OF_ANY_SIZE[row - rows], DTYPES[d],
+                        sizes[i % 6]);
         }
     }
-    t->helpers = NULL;
 }
 
 static struct coll_run_shared compared = {.cases = compare};

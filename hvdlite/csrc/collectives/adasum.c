@@ -84,17 +84,37 @@ static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int positi
     return HVD_OK;
 }
 
+/* mine = x a + y b; `mine` is a or b. */
+struct blending {
+    const struct reduce_kernels *k;
+    char *mine;
+    double x, y;
+    const char *a, *b;
+};
+
+static void blend_range(const void *arg, struct coll_range range) {
+    const struct blending *m = arg;
+    size_t at = range.begin * m->k->wide;
+    reduce_blend(m->k, m->mine + at, m->x, m->a + at, m->y, m->b + at, coll_length(range));
+}
+
 /* Computes mine = Adasum(mine, theirs) for a range of elements. `first`: `mine` is the vector of
  * the lower ranks. */
 static void blend(const struct adasum *w, struct coll_range range, bool first,
                   struct reduce_dots dots) {
-    double x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa);
-    double y = dots.bb == 0 ? 1 : 1 - dots.ab / (2 * dots.bb);
     char *mine = w->mine + range.begin * w->k->wide;
-    reduce_blend(w->k, mine, x, first ? mine : w->theirs, y, first ? w->theirs : mine,
-                 coll_length(range));
+    size_t n = coll_length(range);
+    struct blending m = {.k = w->k,
+                         .mine = mine,
+                         .x = dots.aa == 0 ? 1 : 1 - dots.ab / (2 * dots.aa),
+                         .y = dots.bb == 0 ? 1 : 1 - dots.ab / (2 * dots.bb),
+                         .a = first ? mine : w->theirs,
+                         .b = first ? w->theirs : mine};
+    coll_share(w->comm, 2 * n * w->k->wide, (struct coll_range){0, n}, blend_range, &m);
 }
 
+/* One thread adds the products: the order of additions, which decides the bits of the result, must
+ * not depend on the number of threads. */
 static struct reduce_dots dots_of(const struct adasum *w, struct coll_range range, bool first) {
     const char *mine = w->mine + range.begin * w->k->wide;
     return reduce_dots(w->k, first ? mine : w->theirs, first ? w->theirs : mine,
@@ -129,8 +149,8 @@ static int restore(const struct adasum *w, int position, int distance, hvd_error
 static int run_steps(const struct adasum *w, int position, hvd_error *err) {
     for (int d = 1; d < w->fold.positions; d *= 2) HVD_TRY(halve(w, position, d, err));
     struct coll_range own = held_by(w, position, w->fold.positions);
-    w->k->narrow((char *)w->args->data + own.begin * w->k->size, w->mine + own.begin * w->k->wide,
-                 coll_length(own), w->args->final);
+    coll_narrow(w->comm, w->k, (char *)w->args->data + own.begin * w->k->size,
+                w->mine + own.begin * w->k->wide, coll_length(own), w->args->final);
     for (int d = w->fold.positions / 2; d > 0; d /= 2) HVD_TRY(restore(w, position, d, err));
     return HVD_OK;
 }
@@ -163,6 +183,7 @@ int coll_adasum(const struct comm *comm, const struct coll_args *args, hvd_error
     HVD_TRY(scratch_get(args->scratch, theirs + (in_place ? 0 : vector), &memory, err));
     w.theirs = memory;
     w.mine = in_place ? args->data : w.theirs + theirs;
-    if (!in_place || args->prescale != 1) k->widen(w.mine, args->data, w.n, args->prescale);
+    if (!in_place || args->prescale != 1)
+        coll_widen(comm, k, w.mine, args->data, w.n, args->prescale);
     return run_all(&w, err);
 }

@@ -57,10 +57,18 @@ typedef void coll_work(const void *arg, struct coll_range range);
 
 /* Works on the whole range. `bytes`: how many bytes the work reads or how many it writes, whichever
  * is more. If helpers save time for so many bytes, the threads share the range in parts that begin
- * at multiples of a cache line, counted from the range's beginning. */
+ * at multiples of a cache line, counted from the range's beginning. The next functions share their
+ * work in the same way. */
 void coll_share(const struct comm *comm, size_t bytes, struct coll_range range, coll_work *work,
                 const void *arg);
 void coll_copy(const struct comm *comm, void *to, const void *from, size_t bytes);
+/* Call a kernel of reduce.h for n elements. */
+void coll_widen(const struct comm *comm, const struct reduce_kernels *k, void *wide, const void *in,
+                size_t n, double scale);
+void coll_combine_wide(const struct comm *comm, const struct reduce_kernels *k, void *out,
+                       const void *a, const void *b, size_t n);
+void coll_narrow(const struct comm *comm, const struct reduce_kernels *k, void *out,
+                 const void *wide, size_t n, struct reduce_final final);
 
 /* Returns the range of a chunk that lies in one tensor. The tensor has `bytes` and begins at offset
  * `begin` of the batch. */

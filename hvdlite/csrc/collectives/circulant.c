@@ -27,8 +27,6 @@
  * the number of steps decides. A wider accumulator increases the bytes of the reduce-scatter. */
 #include "collectives/algorithm.h"
 
-#include <string.h>
-
 enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks, because each round halves the distance */
 
 struct circulant {
@@ -74,7 +72,7 @@ static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
                               .to = neighbor(c, from),
                               .from = neighbor(c, -from)};
     HVD_TRY(coll_exchange(c->comm, x, err));
-    kernels->combine_wide(c->row, c->row, c->arriving, kept);
+    coll_combine_wide(c->comm, kernels, c->row, c->row, c->arriving, kept);
     return HVD_OK;
 }
 
@@ -119,12 +117,12 @@ int coll_circulant(const struct comm *comm, const struct coll_args *args, hvd_er
     HVD_TRY(get_memory(&c, err));
     size_t own = begin_of(&c, comm->rank), tail = args->bytes - own, n = tail / k->size;
     char *data = args->data;
-    k->widen(c.row, data + own, n, args->prescale);
-    k->widen(c.row + n * k->wide, data, own / k->size, args->prescale);
+    coll_widen(comm, k, c.row, data + own, n, args->prescale);
+    coll_widen(comm, k, c.row + n * k->wide, data, own / k->size, args->prescale);
     for (int round = c.rounds - 1; round >= 0; round--) HVD_TRY(reduce_round(&c, round, err));
-    k->narrow(c.results, c.row, elements_before(&c, 1), args->final);
+    coll_narrow(comm, k, c.results, c.row, elements_before(&c, 1), args->final);
     for (int round = 0; round < c.rounds; round++) HVD_TRY(gather_round(&c, round, err));
-    memcpy(data + own, c.results, tail);
-    memcpy(data, c.results + tail, own);
+    coll_copy(comm, data + own, c.results, tail);
+    coll_copy(comm, data, c.results + tail, own);
     return HVD_OK;
 }

@@ -15,9 +15,9 @@
 
 struct doubling {
     const struct comm *comm;
+    const struct reduce_kernels *k;
     size_t n, bytes; /* number of elements; their bytes in the accumulator type */
     void *mine, *theirs;
-    void (*combine)(void *out, const void *a, const void *b, size_t n);
 };
 
 /* Sends this rank's sums and receives the partner's sums; either may have 0 bytes. */
@@ -29,7 +29,8 @@ static int swap(struct doubling *w, size_t out_bytes, void *in, size_t in_bytes,
 
 static void add_in_order(struct doubling *w, int peer) {
     bool lower = w->comm->rank < peer;
-    w->combine(w->mine, lower ? w->mine : w->theirs, lower ? w->theirs : w->mine, w->n);
+    coll_combine_wide(w->comm, w->k, w->mine, lower ? w->mine : w->theirs,
+                      lower ? w->theirs : w->mine, w->n);
 }
 
 static int swap_and_add(struct doubling *w, int peer, hvd_error *err) {
@@ -61,13 +62,13 @@ static int run_all(struct doubling *w, hvd_error *err) {
 
 int coll_doubling(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
-    struct doubling w = {.comm = comm, .n = args->bytes / k->size, .combine = k->combine_wide};
+    struct doubling w = {.comm = comm, .k = k, .n = args->bytes / k->size};
     w.bytes = w.n * k->wide;
     HVD_TRY(scratch_get(args->scratch, 2 * w.bytes, &w.mine, err));
     w.theirs = (char *)w.mine + w.bytes;
-    k->widen(w.mine, args->data, w.n, args->prescale);
+    coll_widen(comm, k, w.mine, args->data, w.n, args->prescale);
     HVD_TRY(run_all(&w, err));
-    k->narrow(args->data, w.mine, w.n, args->final);
+    coll_narrow(comm, k, args->data, w.mine, w.n, args->final);
     return HVD_OK;
 }
 

@@ -158,7 +158,7 @@ static int run_ring(const struct comm *comm, const struct coll_args *args, size_
 int coll_ring_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct reduce_kernels *k = args->reduce;
     if (args->prescale != 1)
-        k->widen(args->data, args->data, args->bytes / k->size, args->prescale);
+        coll_widen(comm, k, args->data, args->data, args->bytes / k->size, args->prescale);
     return run_ring(comm, args, (size_t)comm->size - 1, NULL, err);
 }
 
