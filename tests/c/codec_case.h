@@ -32,12 +32,18 @@ static inline void coded_gradient(int rank, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;
 }
 
+static inline int encode_whole(struct codec c, const float *in, double scale, float *residual,
+                               size_t n, void *message, hvd_error *err) {
+    struct codec_input input = {c, in, scale, residual, message};
+    return codec_encode(&input, codec_finite(&input, codec_whole(n)), codec_whole(n), err);
+}
+
 /* Encodes the gradient of one rank, with a residual of zero. `bad`: the gradient has a NaN. */
 static inline void coded_message(struct codec c, int rank, size_t n, bool bad, void *message) {
     OWNED float *in = room(n * sizeof *in), *residual = room(n * sizeof *in);
     coded_gradient(rank, n, in);
     if (bad && n) in[n / 2] = NAN;
-    OK(codec_encode(c, in, 1, residual, n, message, ERR));
+    OK(encode_whole(c, in, 1, residual, n, message, ERR));
 }
 
 /* Returns the messages of p ranks, one after another. bad: the rank whose gradient has a NaN, or
@@ -71,7 +77,8 @@ static inline float *coded_sum(struct codec c, int p, int bad, size_t n, double 
         k->narrow(messages, out, n, (struct reduce_final){factor, 1});
         k->widen(out, messages, n, 1);
     } else {
-        codec_decode(c, messages, codec_bytes(c, n), (struct codec_sum){p, p, factor}, out, n);
+        codec_decode(c, messages, codec_bytes(c, n), (struct codec_sum){p, p, factor}, out,
+                     codec_whole(n));
     }
     return out;
 }

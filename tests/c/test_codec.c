@@ -14,13 +14,15 @@ TEST(test_a_joined_rank_adds_nothing) {
         size_t bytes = codec_bytes(CODECS[c], N);
         OWNED uint8_t *messages = coded_messages(CODECS[c], 3, -1, N), *sum = room(bytes * 8);
         float expected[N], out[N];
-        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){2, 2, 0.5}, expected, N);
+        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){2, 2, 0.5}, expected,
+                     codec_whole(N));
         memset(messages + 2 * bytes, 0, bytes);
-        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){3, 2, 0.5}, out, N);
+        codec_decode(CODECS[c], messages, bytes, (struct codec_sum){3, 2, 0.5}, out,
+                     codec_whole(N));
         CHECK(memcmp(out, expected, sizeof out) == 0);
         if (codec_kernels(CODECS[c], 3)) {
             add_messages(CODECS[c], messages, 3, N, sum);
-            codec_decode_sum(CODECS[c], sum, (struct codec_sum){3, 2, 0.5}, out, N);
+            codec_decode_sum(CODECS[c], sum, (struct codec_sum){3, 2, 0.5}, out, codec_whole(N));
             CHECK(memcmp(out, expected, sizeof out) == 0);
         }
     }
@@ -35,15 +37,15 @@ static void check_marked(struct codec c, int p, int bad, float value, size_t whe
     for (size_t i = 0; i < N; i++) residual[i] = before[i] = (float)i;
     if (isfinite(value)) residual[where] = before[where] = value;
     in[where] = value;
-    OK(codec_encode(c, in, 1, residual, N, messages + (size_t)bad * bytes, ERR));
+    OK(encode_whole(c, in, 1, residual, N, messages + (size_t)bad * bytes, ERR));
     CHECK(memcmp(residual, before, sizeof before) == 0);
-    codec_decode(c, messages, bytes, (struct codec_sum){p, p, 1}, out, N);
+    codec_decode(c, messages, bytes, (struct codec_sum){p, p, 1}, out, codec_whole(N));
     for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
     if (codec_kernels(c, p)) {
         OWNED uint8_t *sum = room(bytes / 4 * codec_kernels(c, p)->result);
         add_messages(c, messages, p, N, sum);
         memset(out, 0, sizeof out);
-        codec_decode_sum(c, sum, (struct codec_sum){p, p, 1}, out, N);
+        codec_decode_sum(c, sum, (struct codec_sum){p, p, 1}, out, codec_whole(N));
         for (size_t i = 0; i < N; i++) CHECK(isnan(out[i]));
     }
 }
@@ -69,8 +71,8 @@ TEST(test_a_message_has_the_scaled_values) {
         uint8_t x[300], y[300];
         for (int i = 0; i < 100; i++) in[i] = (float)random_unit(&random);
         for (int i = 0; i < 100; i++) scaled[i] = in[i] * 0.75f;
-        OK(codec_encode(CODECS[c], in, 0.75, a, 100, x, ERR));
-        OK(codec_encode(CODECS[c], scaled, 1, b, 100, y, ERR));
+        OK(encode_whole(CODECS[c], in, 0.75, a, 100, x, ERR));
+        OK(encode_whole(CODECS[c], scaled, 1, b, 100, y, ERR));
         CHECK(memcmp(x, y, codec_bytes(CODECS[c], 100)) == 0);
         CHECK(memcmp(a, b, sizeof a) == 0);
     }
@@ -83,14 +85,14 @@ TEST(test_a_cast_rounds_to_16_bits) {
     uint16_t half[N], bfloat[N];
     float out[N], nan = NAN;
     CHECK_INT(codec_bytes(HALF, N), 2 * N);
-    OK(codec_encode(HALF, IN, 1, NULL, N, half, ERR));
-    OK(codec_encode(BFLOAT, IN, 1, NULL, N, bfloat, ERR));
+    OK(encode_whole(HALF, IN, 1, NULL, N, half, ERR));
+    OK(encode_whole(BFLOAT, IN, 1, NULL, N, bfloat, ERR));
     for (size_t i = 0; i < N; i++) CHECK_INT(half[i], half_of_float(IN[i]));
     for (size_t i = 0; i < N; i++) CHECK_INT(bfloat[i], bfloat_of_float(IN[i]));
-    codec_decode_sum(BFLOAT, bfloat, (struct codec_sum){1, 1, 1}, out, N);
+    codec_decode_sum(BFLOAT, bfloat, (struct codec_sum){1, 1, 1}, out, codec_whole(N));
     for (size_t i = 0; i < N; i++) CHECK(out[i] == float_of_bfloat(bfloat[i]));
-    OK(codec_encode(HALF, &nan, 1, NULL, 1, half, ERR));
-    codec_decode_sum(HALF, half, (struct codec_sum){2, 2, 1}, out, 1);
+    OK(encode_whole(HALF, &nan, 1, NULL, 1, half, ERR));
+    codec_decode_sum(HALF, half, (struct codec_sum){2, 2, 1}, out, codec_whole(1));
     CHECK(isnan(out[0]));
 }
 

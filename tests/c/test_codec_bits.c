@@ -53,12 +53,12 @@ static void check_steps(struct codec c, size_t n) {
     OWNED uint8_t *message = room(bytes), *expected = room(bytes);
     for (int step = 0; step < STEPS; step++) {
         OWNED float *in = gradient(&random, n);
-        OK(codec_encode(c, in, 1, residual, n, message, ERR));
+        OK(encode_whole(c, in, 1, residual, n, message, ERR));
         model_encode(c, in, expected_residual, n, expected + 4);
         CHECK_CASE(memcmp(message, expected, bytes) == 0, "kind %d, n %zu, step %d", c.kind, n,
                    step);
         CHECK(memcmp(residual, expected_residual, n * 4) == 0);
-        codec_decode(c, message, bytes, (struct codec_sum){1, 1, 1}, out, n);
+        codec_decode(c, message, bytes, (struct codec_sum){1, 1, 1}, out, codec_whole(n));
         float quantum = c.kind == HVD_CODEC_2BIT ? (float)c.parameter : 1;
         for (size_t i = 0; i < n; i++)
             CHECK(out[i] == (float)model_value(c, expected + 4, i) * quantum);
@@ -82,13 +82,13 @@ TEST(test_messages_have_the_same_words_as_those_of_mxnet) {
     float residual[18] = {0};
     uint8_t message[12];
     CHECK_INT(codec_bytes(TWO, 18), sizeof TWO_BITS);
-    OK(codec_encode(TWO, IN, 1, residual, 18, message, ERR));
+    OK(encode_whole(TWO, IN, 1, residual, 18, message, ERR));
     CHECK(memcmp(message, TWO_BITS, sizeof TWO_BITS) == 0);
     CHECK_NEAR((double)residual[3], 0.5, 0);
     CHECK_NEAR((double)residual[17], -8.5, 0);
     memset(residual, 0, sizeof residual);
     CHECK_INT(codec_bytes(ONE, 18), sizeof ONE_BIT);
-    OK(codec_encode(ONE, IN, 1, residual, 18, message, ERR));
+    OK(encode_whole(ONE, IN, 1, residual, 18, message, ERR));
     CHECK(memcmp(message, ONE_BIT, sizeof ONE_BIT) == 0);
     CHECK_NEAR((double)residual[5], 1, 0);
 }
@@ -100,7 +100,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     OWNED uint8_t *messages = coded_messages(c, p, -1, n);
     OWNED float *out = room(n * 4), *from_sum = room(n * 4);
     OWNED void *sum = room(bytes / 4 * codec_kernels(c, p)->result);
-    codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, n);
+    codec_decode(c, messages, bytes, (struct codec_sum){p, p, factor}, out, codec_whole(n));
     double quantum = c.kind == HVD_CODEC_2BIT ? c.parameter : 1;
     for (size_t i = 0; i < n; i++) {
         int count = 0;
@@ -108,7 +108,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
         CHECK(out[i] == (float)count * (float)(quantum * factor));
     }
     add_messages(c, messages, p, n, sum);
-    codec_decode_sum(c, sum, (struct codec_sum){p, p, factor}, from_sum, n);
+    codec_decode_sum(c, sum, (struct codec_sum){p, p, factor}, from_sum, codec_whole(n));
     CHECK_CASE(memcmp(out, from_sum, n * 4) == 0, "kind %d, %d ranks, n %zu", c.kind, p, n);
 }
 
@@ -134,10 +134,10 @@ TEST(test_sums_of_many_messages_do_not_wrap) {
         for (size_t i = 0; i < 16; i++) in[i] = i % 2 ? -1 : 1;
         for (size_t r = 0; r < p; r++) {
             memset(residual, 0, sizeof residual);
-            OK(codec_encode(TWO, in, 1, residual, 16, messages + r * bytes, ERR));
+            OK(encode_whole(TWO, in, 1, residual, 16, messages + r * bytes, ERR));
         }
         add_messages(TWO, messages, RANKS[k], 16, sum);
-        codec_decode_sum(TWO, sum, (struct codec_sum){RANKS[k], RANKS[k], 2}, out, 16);
+        codec_decode_sum(TWO, sum, (struct codec_sum){RANKS[k], RANKS[k], 2}, out, codec_whole(16));
         for (size_t i = 0; i < 16; i++) CHECK_NEAR((double)(in[i] * (float)p), (double)out[i], 0);
     }
     CHECK(codec_kernels(TWO, 40000) == NULL);
@@ -189,7 +189,7 @@ static void check_topk(double ratio, size_t n, double levels) {
             in[i] = (float)(trunc((double)in[i] * levels) / levels);
             r[i] = residual[i] + in[i];
         }
-        OK(codec_encode(c, in, 1, residual, n, message, ERR));
+        OK(encode_whole(c, in, 1, residual, n, message, ERR));
         check_topk_message(message, r, residual, n, codec_topk_count(ratio, n));
     }
 }
@@ -215,13 +215,13 @@ TEST(test_topk_tells_values_apart_that_differ_in_the_last_bit) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
     uint8_t message[12];
-    OK(codec_encode(TOPK, in, 1, residual, 3, message, ERR));
-    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
+    OK(encode_whole(TOPK, in, 1, residual, 3, message, ERR));
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, codec_whole(3));
     CHECK(out[0] == 0 && out[1] == in[1] && out[2] == 0);
     CHECK(residual[0] == in[0] && residual[1] == 0 && residual[2] == in[2]);
     memset(residual, 0, sizeof residual);
-    OK(codec_encode(TOPK, small, 1, residual, 3, message, ERR));
-    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, 3);
+    OK(encode_whole(TOPK, small, 1, residual, 3, message, ERR));
+    codec_decode(TOPK, message, sizeof message, (struct codec_sum){1, 1, 1}, out, codec_whole(3));
     CHECK(out[0] == 0 && out[1] == small[1] && out[2] == 0);
 }
 
@@ -240,11 +240,11 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
                 expected[i] += x * factor;
             }
         }
-        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, n);
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1.0 / p}, out, codec_whole(n));
         CHECK(memcmp(out, expected, sizeof out) == 0);
         uint32_t wild = 4000000000u; /* decoding must not write to a damaged index */
         memcpy(messages + 4, &wild, 4);
-        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, n);
+        codec_decode(TOPK, messages, bytes, (struct codec_sum){p, p, 1}, out, codec_whole(n));
     }
 }
 
@@ -255,7 +255,7 @@ TEST(test_an_encoding_that_lacks_memory_leaves_the_residual_unchanged) {
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));
     in[1] = 1;
     struct rlimit old = limit_to(RLIMIT_AS, 0);
-    FAILS(codec_encode(TOPK, in, 1, residual, n, message, ERR), HVD_NO_MEMORY);
+    FAILS(encode_whole(TOPK, in, 1, residual, n, message, ERR), HVD_NO_MEMORY);
     setrlimit(RLIMIT_AS, &old);
     CHECK(residual[1] == 0);
 }

@@ -1,8 +1,10 @@
 /* Helpers share the copies and sums of every kind of collective: on one host, on several hosts, by
- * messages, and of fused tensors. Any number of threads gives the same bits. */
+ * messages, of encoded and of fused tensors. Any number of threads gives the same bits. */
 #include "coll_case.h"
 #include "engine_case.h"
 
+#include "codec_case.h"
+#include "collectives/coded.h"
 #include "random.h"
 #include "shm/helpers.h"
 
@@ -100,6 +102,82 @@ TEST(test_results_of_several_hosts_have_the_same_bits_with_any_number_of_threads
     for (int i = 0; i < 2; i++)
         ranks_run_hub(4, hub_at(hub_on(4, LOWEST[i], true), pace, BYTES_ALONE), coll_rank_main,
                       &compared);
+}
+
+/* ---- encoded tensors ---- */
+
+typedef int coded_way(const struct comm *comm, const struct coded_args *args, hvd_error *err);
+
+/* Encodes two tensors, then sums them, into results[rank]. Returns the residuals, then the
+ * messages. */
+static char *run_coded(const struct comm *comm, struct codec c, coded_way *way, size_t n,
+                       size_t *bytes) {
+    size_t front = n / 3, of_front = codec_bytes(c, front), of_back = codec_bytes(c, n - front);
+    *bytes = n * sizeof(float) + of_front + of_back;
+    char *encoded = room(*bytes), *copy = room(of_front + of_back);
+    float *residual = (float *)(void *)encoded, *out = results[comm->rank];
+    char *messages = encoded + n * sizeof(float);
+    struct codec_input input = {c, in[comm->rank], 0.5, residual, messages};
+    OK(coded_encode(comm, &input, front, ERR));
+    input.values += front;
+    input.residual += front;
+    input.message = messages + of_front;
+    OK(coded_encode(comm, &input, n - front, ERR));
+    memcpy(copy, messages, of_front + of_back);
+    struct coded_tensor tensors[] = {{copy, out, front}, {copy + of_front, out + front, n - front}};
+    OWN(scratch_free) struct scratch buffer = {0}, scratch = {0}, outer = {0};
+    struct coded_args args = {.codec = c,
+                              .contributors = comm->size,
+                              .final = {1, comm->size},
+                              .tensors = tensors,
+                              .ntensors = 2,
+                              .buffer = &buffer,
+                              .scratch = &scratch,
+                              .outer = &outer};
+    OK(way(comm, &args, ERR));
+    free(copy);
+    return encoded;
+}
+
+static void compare_coded(struct transport *t, struct codec c, coded_way *way, size_t n) {
+    int rank = t->at.rank;
+    char *right = NULL;
+    for (int threads = 1; threads <= MOST_THREADS; threads += 1 + CHECK_SLOW) {
+        size_t bytes;
+        t->helpers = helpers_new(threads, 30e-6, LEAST);
+        char *encoded = run_coded(&t->all, c, way, n, &bytes);
+        if (threads == 1) memcpy(first[rank], results[rank], n * sizeof(float));
+        if (!right) right = memcpy(malloc(bytes), encoded, bytes);
+        CHECK_CASE(!memcmp(first[rank], results[rank], n * sizeof(float)) &&
+                       !memcmp(right, encoded, bytes),
+                   "%s of %zu values, %d threads", codec_name(c.kind), n, threads);
+        CHECK((helpers_calls(t->helpers) > 0) == (n == VALUES && threads > 1));
+        helpers_free(t->helpers);
+        free(encoded);
+    }
+    free(right);
+    t->helpers = NULL;
+}
+
+/* The last value of rank 0 becomes infinite. */
+static void compare_all_coded(struct ranks *ranks, int rank, void *arg) {
+    static const size_t SIZES[] = {3, LEAST / 8 - 1, VALUES};
+    struct transport *t = rank_transport(ranks, rank);
+    uint64_t random = (uint64_t)rank;
+    for (size_t i = 0; i < VALUES; i++) in[rank][i] = (float)(2 * random_unit(&random) - 1);
+    for (int i = 0; i < 2 * 3 * CODED_CASES_N; i++) {
+        struct codec c = CODED_CASES[i / 6];
+        if (i % 6 == 5) in[rank][VALUES - 1] = rank ? 1 : INFINITY;
+        compare_coded(t, c, coll_coded, SIZES[i % 3]);
+        if (!codec_is_cast(c) && codec_kernels(c, t->at.size))
+            compare_coded(t, c, coll_coded_scattered, SIZES[i % 3]);
+        in[rank][VALUES - 1] = 0;
+    }
+}
+
+TEST(test_encoded_tensors_have_the_same_bits_with_any_number_of_threads) {
+    ranks_run(3, compare_all_coded, NULL);
+    ranks_run_on_window(2, compare_all_coded, NULL);
 }
 
 /* ---- fused tensors ---- */

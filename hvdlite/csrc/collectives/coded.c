@@ -37,31 +37,81 @@ static size_t bytes_of(const struct coded_args *args) {
     return bytes;
 }
 
+struct packing {
+    const struct coded_args *args;
+    char *memory;
+};
+
+static void pack_range(const void *arg, struct coll_range range) {
+    const struct packing *p = arg;
+    size_t begin = 0;
+    for (size_t i = 0; i < p->args->ntensors; i++) {
+        const struct coded_tensor *tensor = &p->args->tensors[i];
+        size_t bytes = codec_bytes(p->args->codec, tensor->n);
+        struct coll_range at = coll_overlap(range, begin, bytes);
+        if (coll_length(at))
+            memcpy(p->memory + begin + at.begin, (const char *)tensor->message + at.begin,
+                   coll_length(at));
+        begin += bytes;
+    }
+}
+
 /* Copies all messages to `memory`, one after another; returns `memory`. If there is only one
  * message, returns the message without a copy. */
-static void *pack(const struct coded_args *args, char *memory) {
+static void *pack(const struct comm *comm, const struct coded_args *args, char *memory) {
+    size_t bytes = bytes_of(args);
     if (args->ntensors == 1) return args->tensors[0].message;
-    for (size_t i = 0, at = 0; i < args->ntensors; i++) {
-        size_t bytes = codec_bytes(args->codec, args->tensors[i].n);
-        if (bytes) memcpy(memory + at, args->tensors[i].message, bytes);
-        at += bytes;
-    }
+    coll_share(comm, bytes, (struct coll_range){0, bytes}, pack_range,
+               &(struct packing){args, memory});
     return memory;
 }
 
-static struct codec_sum sum_of(const struct comm *comm, const struct coded_args *args) {
-    return (struct codec_sum){comm->size, args->contributors,
-                              args->final.scale / (double)args->final.divisor};
+/* What to decode: packed messages, `stride` bytes apart, of each rank; or their sums, one for each
+ * word, or each float16 or bfloat16. */
+struct decoding {
+    const struct coded_args *args;
+    struct codec_sum spec;
+    const char *packed;
+    size_t stride;
+    const struct reduce_kernels *sums; /* the kernels that computed the sums; NULL: messages */
+};
+
+/* Returns how many positions of the shared range a tensor has: its values, rounded up so that all
+ * threads begin at a multiple of the values in a word. */
+static size_t positions_of(const struct coded_tensor *tensor) {
+    enum { UNIT = 64 };
+    return coll_segments(tensor->n, UNIT) * UNIT;
 }
 
-/* Decodes the sums of the packed messages: one sum for each word, or each float16 or bfloat16. */
-static void decode_sums(const struct comm *comm, const struct coded_args *args, const char *sums,
-                        const struct reduce_kernels *k) {
-    for (size_t i = 0; i < args->ntensors; i++) {
-        const struct coded_tensor *tensor = &args->tensors[i];
-        codec_decode_sum(args->codec, sums, sum_of(comm, args), tensor->out, tensor->n);
-        sums += codec_bytes(args->codec, tensor->n) / k->size * k->result;
+static void decode_range(const void *arg, struct coll_range range) {
+    const struct decoding *d = arg;
+    const char *packed = d->packed;
+    size_t begin = 0;
+    for (size_t i = 0; i < d->args->ntensors; i++) {
+        const struct coded_tensor *tensor = &d->args->tensors[i];
+        size_t bytes = codec_bytes(d->args->codec, tensor->n);
+        struct coll_range at = coll_overlap(range, begin, tensor->n);
+        struct codec_part part = {at.begin, at.end, tensor->n};
+        if (coll_length(at) && d->sums)
+            codec_decode_sum(d->args->codec, packed, d->spec, tensor->out, part);
+        else if (coll_length(at))
+            codec_decode(d->args->codec, packed, d->stride, d->spec, tensor->out, part);
+        packed += d->sums ? bytes / d->sums->size * d->sums->result : bytes;
+        begin += positions_of(tensor);
     }
+}
+
+/* read: bytes of the messages or sums */
+static void decode(const struct comm *comm, const struct coded_args *args, const char *packed,
+                   size_t stride, const struct reduce_kernels *sums, size_t read) {
+    struct codec_sum spec = {comm->size, args->contributors,
+                             args->final.scale / (double)args->final.divisor};
+    struct decoding d = {args, spec, packed, stride, sums};
+    size_t positions = 0, written;
+    for (size_t i = 0; i < args->ntensors; i++) positions += positions_of(&args->tensors[i]);
+    written = positions * sizeof(float);
+    coll_share(comm, read > written ? read : written, (struct coll_range){0, positions},
+               decode_range, &d);
 }
 
 static int run_casts(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
@@ -75,11 +125,11 @@ static int run_casts(const struct comm *comm, const struct coded_args *args, hvd
                              .scratch = args->scratch,
                              .outer = args->outer};
     HVD_TRY(scratch_get(args->buffer, cast.bytes, &memory, err));
-    cast.data = pack(args, memory);
+    cast.data = pack(comm, args, memory);
     struct coll_tensor whole = {.in = cast.data, .out = cast.data, .bytes = cast.bytes};
     cast.tensors = &whole;
     HVD_TRY(coll_run(comm, &cast, err));
-    decode_sums(comm, args, cast.data, cast.reduce);
+    decode(comm, args, cast.data, 0, cast.reduce, cast.bytes);
     return HVD_OK;
 }
 
@@ -93,17 +143,13 @@ static int run_gathered(const struct comm *comm, const struct coded_args *args, 
     struct coll_args gather = {.kind = HVD_ALLGATHER,
                                .data = gathered,
                                .bytes = p * bytes,
-                               .in = pack(args, gathered + p * bytes),
+                               .in = pack(comm, args, gathered + p * bytes),
                                .part_end = part_end,
                                .longest = bytes,
                                .scratch = args->scratch,
                                .outer = args->outer};
     HVD_TRY(coll_run(comm, &gather, err));
-    for (size_t i = 0; i < args->ntensors; i++) {
-        const struct coded_tensor *tensor = &args->tensors[i];
-        codec_decode(args->codec, gathered, bytes, sum_of(comm, args), tensor->out, tensor->n);
-        gathered += codec_bytes(args->codec, tensor->n);
-    }
+    decode(comm, args, gathered, bytes, NULL, p * bytes);
     return HVD_OK;
 }
 
@@ -115,14 +161,52 @@ int coll_coded_scattered(const struct comm *comm, const struct coded_args *args,
     struct coll_args scatter = {.kind = HVD_ALLREDUCE,
                                 .data = memory,
                                 .bytes = bytes,
-                                .in = pack(args, (char *)memory + sums),
+                                .in = pack(comm, args, (char *)memory + sums),
                                 .reduce = k,
                                 .prescale = 1,
                                 .final = {1, 1},
                                 .scratch = args->scratch,
                                 .outer = args->outer};
     HVD_TRY(coll_pairwise_allreduce(comm, &scatter, err));
-    decode_sums(comm, args, memory, k);
+    decode(comm, args, memory, 0, k, sums);
+    return HVD_OK;
+}
+
+/* ---- encoding ---- */
+
+struct encoding {
+    const struct codec_input *in;
+    size_t n;
+    bool finite;
+    bool *infinite; /* by part */
+};
+
+static struct codec_part part_of(const struct encoding *e, struct coll_range range) {
+    return (struct codec_part){range.begin, range.end, e->n};
+}
+
+static void check_part(const void *arg, int part, int parts) {
+    const struct encoding *e = arg;
+    struct coll_range range = coll_part_of((struct coll_range){0, e->n}, part, parts);
+    e->infinite[part] = !codec_finite(e->in, part_of(e, range));
+}
+
+static void encode_range(const void *arg, struct coll_range range) {
+    const struct encoding *e = arg;
+    hvd_error none; /* only topk can fail */
+    codec_encode(e->in, e->finite, part_of(e, range), &none);
+}
+
+/* One thread encodes topk, because which values it sends depends on all values. */
+int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
+    struct coll_range all = {0, n};
+    size_t read = 2 * n * sizeof(float);
+    bool infinite[HELPERS_MOST] = {false};
+    struct encoding e = {in, n, .finite = true, .infinite = infinite};
+    if (!codec_is_cast(in->codec)) helpers_do(comm_helpers(comm), read, check_part, &e);
+    for (int i = 0; i < HELPERS_MOST; i++) e.finite &= !infinite[i];
+    if (in->codec.kind == HVD_CODEC_TOPK) return codec_encode(in, e.finite, codec_whole(n), err);
+    coll_share(comm, read, all, encode_range, &e);
     return HVD_OK;
 }
 

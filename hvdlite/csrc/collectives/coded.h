@@ -1,5 +1,5 @@
-/* The allreduce of encoded tensors: takes each rank's encoded message, returns the float32 sums of
- * the decoded values.
+/* Encoding, and the allreduce of encoded tensors: takes each rank's encoded message, returns the
+ * float32 sums of the decoded values.
  *
  * Like the algorithms of coll.h, it depends only on the comm and its arguments. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
@@ -34,6 +34,9 @@ struct coded_algorithm {
 /* Returns the first row of the table that accepts the collective. The last row accepts every
  * collective. */
 const struct coded_algorithm *coded_choose(const struct comm *comm, const struct coded_args *args);
+
+/* Encodes n values on this rank; the rank's threads share the work. Any thread may call it. */
+int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err);
 
 /* Chooses an algorithm and runs it. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);

@@ -99,7 +99,7 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
     hvd_error encoding; /* not *err: *err must not change if the tensor is submitted as failed */
-    int code = tensors_encode(e->tensors, tensor, &encoding);
+    int code = tensors_encode(e->tensors, &e->t->all, tensor, &encoding);
     if (code == HVD_NO_MEMORY) return *failed = code, HVD_OK;
     if (code && err) *err = encoding;
     return code;

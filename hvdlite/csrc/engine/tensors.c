@@ -1,5 +1,7 @@
 #include "engine/tensors.h"
 
+#include "collectives/coded.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,7 +105,8 @@ static int check(struct tensors *t, const struct tensor *tensor, hvd_error *err)
     return code;
 }
 
-int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
+int tensors_encode(struct tensors *t, const struct comm *comm, struct tensor *tensor,
+                   hvd_error *err) {
     const struct request *r = &tensor->request;
     size_t n = request_count(r);
     tensor->message = NULL;
@@ -115,8 +118,9 @@ int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err) {
     /* + 1 because malloc(0) may return NULL */
     tensor->message = malloc(codec_bytes(r->codec, n) + 1);
     if (!tensor->message) return error_set(err, HVD_NO_MEMORY, "no memory to encode '%s'", r->name);
-    int code =
-        codec_encode(r->codec, tensor->in, r->prescale, tensor->residual, n, tensor->message, err);
+    struct codec_input input = {r->codec, tensor->in, r->prescale, tensor->residual,
+                                tensor->message};
+    int code = coded_encode(comm, &input, n, err);
     if (code) {
         free(tensor->message);
         tensor->message = NULL;

@@ -89,6 +89,7 @@ int tensor_fit_output(struct tensor *tensor, const int64_t *received, size_t str
                       hvd_error *err);
 
 struct tensors;
+struct comm;
 
 struct tensors *tensors_new(void);    /* NULL: memory is short */
 void tensors_free(struct tensors *t); /* the table may contain no tensors except zeros */
@@ -96,8 +97,10 @@ void tensors_free(struct tensors *t); /* the table may contain no tensors except
 /* Checks what request_check does not see: the update, the splits, a reducescatter's out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 /* Encodes the tensor if it has a codec. If tensors_add would fail, leaves the residual unchanged.
- * Runs on the caller's thread, because the stepping thread is busy moving data. */
-int tensors_encode(struct tensors *t, struct tensor *tensor, hvd_error *err);
+ * Runs on the caller's thread, because the stepping thread is busy moving data; the rank's threads
+ * share the work unless an engine uses the helpers. */
+int tensors_encode(struct tensors *t, const struct comm *comm, struct tensor *tensor,
+                   hvd_error *err);
 
 /* Sets the error that a tensor with this name is already under way on this rank. */
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err);

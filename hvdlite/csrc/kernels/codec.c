@@ -54,7 +54,6 @@ size_t codec_bytes(struct codec c, size_t n) {
 
 /* ---- encoding ---- */
 
-/* Returns whether all sums of residual and scaled input are finite. An overflow is not finite. */
 SIMD static bool all_finite(const float *restrict in, float scale, const float *restrict residual,
                             size_t n) {
     const uint32_t EXPONENT = 0x7f800000u;
@@ -64,22 +63,33 @@ SIMD static bool all_finite(const float *restrict in, float scale, const float *
     return !bad;
 }
 
-int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
-                 void *message, hvd_error *err) {
-    uint32_t *words = message;
+bool codec_finite(const struct codec_input *in, struct codec_part part) {
+    size_t at = part.begin;
+    return codec_is_cast(in->codec) ||
+           all_finite(in->values + at, (float)in->scale, in->residual + at, part.end - at);
+}
+
+int codec_encode(const struct codec_input *in, bool finite, struct codec_part part,
+                 hvd_error *err) {
+    struct codec c = in->codec;
+    size_t at = part.begin, n = part.end - at;
+    const float *values = in->values + at;
     if (codec_is_cast(c)) {
-        cast_kernels(c)->narrow(message, in, n, (struct reduce_final){scale, 1});
+        cast_kernels(c)->narrow((uint16_t *)in->message + at, values, n,
+                                (struct reduce_final){in->scale, 1});
         return HVD_OK;
     }
-    if (!all_finite(in, (float)scale, residual, n)) {
-        memset(message, 0, codec_bytes(c, n));
-        words[0] = UINT32_MAX;
-        return HVD_OK;
-    }
-    words[0] = 0;
-    if (c.kind == HVD_CODEC_TOPK)
-        return codec_topk_encode(c, in, (float)scale, residual, n, words + 1, err);
-    codec_bits_encode(c, in, (float)scale, residual, n, words + 1);
+    bool topk = c.kind == HVD_CODEC_TOPK;
+    uint32_t *first = in->message;
+    uint32_t *words = first + 1 + (topk ? 0 : codec_bits_words(c.kind, at));
+    bool leads = at == 0 && (n > 0 || part.n == 0); /* of all parts only one */
+    if (leads) *first = finite ? 0 : UINT32_MAX;
+    if (!finite)
+        memset(words, 0, codec_bytes(c, n) - FIRST);
+    else if (topk)
+        return codec_topk_encode(c, values, (float)in->scale, in->residual, n, words, err);
+    else
+        codec_bits_encode(c, values, (float)in->scale, in->residual + at, n, words);
     return HVD_OK;
 }
 
@@ -96,14 +106,16 @@ static bool any_marked(const char *messages, size_t stride, int p) {
 }
 
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
-                  float *out, size_t n) {
+                  float *out, struct codec_part part) {
     const char *first = (const char *)messages + FIRST;
+    size_t at = part.begin, n = part.end - at;
     if (any_marked(messages, stride, spec.ranks))
-        fill_with_nan(out, n);
+        fill_with_nan(out + at, n);
     else if (c.kind == HVD_CODEC_TOPK)
-        codec_topk_decode(c, first, stride, spec, out, n);
+        codec_topk_decode(c, first, stride, spec, out, part);
     else
-        codec_bits_decode(c, first, stride, spec, out, n);
+        codec_bits_decode(c, first + codec_bits_words(c.kind, at) * sizeof(uint32_t), stride, spec,
+                          out + at, n);
 }
 
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
@@ -113,16 +125,18 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
 
 /* The kernels have also added up the extra first words, which mark NaN. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
-                      size_t n) {
+                      struct codec_part part) {
     const struct reduce_kernels *k = codec_kernels(c, spec.ranks);
+    size_t at = part.begin, n = part.end - at;
     if (codec_is_cast(c)) {
-        k->widen(out, sum, n, 1);
+        k->widen(out + at, (const uint16_t *)sum + at, n, 1);
         return;
     }
     int16_t marks = 0;
     memcpy(&marks, sum, k->result / codec_bits_values(c.kind));
     if (marks)
-        fill_with_nan(out, n);
+        fill_with_nan(out + at, n);
     else
-        codec_bits_decode_sum(c, (const char *)sum + k->result, spec, out, n);
+        codec_bits_decode_sum(c, (const char *)sum + (1 + codec_bits_words(c.kind, at)) * k->result,
+                              spec, out + at, n);
 }

@@ -37,9 +37,30 @@ bool codec_is_cast(struct codec c);
 
 size_t codec_bytes(struct codec c, size_t n); /* returns the bytes of a message of n values */
 
-/* Encodes `in` times `scale`. The arrays must not overlap. Fails only if topk lacks memory. */
-int codec_encode(struct codec c, const float *in, double scale, float *residual, size_t n,
-                 void *message, hvd_error *err);
+/* The values from `begin` to `end` of a tensor of n values. Threads may work on different parts at
+ * the same time, if each part begins at a multiple of 32 values, the most that a word encodes. */
+struct codec_part {
+    size_t begin, end, n;
+};
+
+static inline struct codec_part codec_whole(size_t n) { return (struct codec_part){0, n, n}; }
+
+/* A tensor to encode. The arrays must not overlap. */
+struct codec_input {
+    struct codec codec;
+    const float *values;
+    double scale;    /* multiplies the values */
+    float *residual; /* float16, bfloat16: not used */
+    void *message;   /* codec_bytes(n) bytes */
+};
+
+/* Returns whether the sums of residual and scaled values are finite. An overflow is not finite.
+ * Always true for float16 and bfloat16, which encode all values. */
+bool codec_finite(const struct codec_input *in, struct codec_part part);
+
+/* Encodes. finite: what codec_finite returns for the whole tensor. The part of topk must be the
+ * whole tensor. Fails only if topk lacks memory. */
+int codec_encode(const struct codec_input *in, bool finite, struct codec_part part, hvd_error *err);
 
 /* How to decode a sum. A rank that has joined sends only zero bytes, which decode to zeros. In 1bit
  * a zero bit means -1, so 1bit leaves these ranks out of the count. */
@@ -52,7 +73,7 @@ struct codec_sum {
 /* Adds the ranks' messages, which are `stride` bytes apart; not for float16 and bfloat16. Equal
  * messages give equal bits: 2bit and 1bit count exactly and round once, to float32. */
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
-                  float *out, size_t n);
+                  float *out, struct codec_part part);
 
 /* Returns the kernels that add the messages of `ranks` ranks word by word (float16, bfloat16:
  * number by number). NULL: there are no such kernels. */
@@ -60,7 +81,8 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
 /* Decodes the sum that these kernels computed. The sum of a float16 or bfloat16 already includes
  * the factor. */
-void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out, size_t n);
+void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
+                      struct codec_part part);
 
 /* ---- one file for each family of codecs ---- */
 
@@ -75,11 +97,11 @@ const struct reduce_kernels *codec_bits_kernels(int kind, int ranks);
 void codec_bits_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
                            size_t n);
 
-/* topk: k indices, then k values. */
+/* topk: k indices in rising order, then k values. */
 size_t codec_topk_count(double ratio, size_t n);
 int codec_topk_encode(struct codec c, const float *in, float scale, float *residual, size_t n,
                       uint32_t *pairs, hvd_error *err);
 void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum spec,
-                       float *out, size_t n);
+                       float *out, struct codec_part part);
 
 #endif

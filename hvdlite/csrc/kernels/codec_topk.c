@@ -102,19 +102,39 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
     return HVD_OK;
 }
 
+static uint32_t index_at(const char *indices, size_t j) {
+    uint32_t i;
+    memcpy(&i, indices + j * sizeof i, sizeof i);
+    return i;
+}
+
+/* Returns the position of the first index that is not below `least`; k: there is none. */
+static size_t find_index(const char *indices, size_t k, size_t least) {
+    size_t low = 0, high = k;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (index_at(indices, middle) < least)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Checks every index, because a damaged message may have any indices in any order. */
 void codec_topk_decode(struct codec c, const char *pairs, size_t stride, struct codec_sum spec,
-                       float *out, size_t n) {
-    size_t k = codec_topk_count(c.parameter, n);
+                       float *out, struct codec_part part) {
+    size_t k = codec_topk_count(c.parameter, part.n), n = part.end - part.begin;
     float level = (float)spec.factor;
-    if (n) memset(out, 0, n * sizeof *out);
+    if (n) memset(out + part.begin, 0, n * sizeof *out);
     for (int r = 0; r < spec.ranks; r++) {
-        const char *index = pairs + (size_t)r * stride, *values = index + k * sizeof(uint32_t);
-        for (size_t j = 0; j < k; j++) {
-            uint32_t i;
+        const char *indices = pairs + (size_t)r * stride, *values = indices + k * sizeof(uint32_t);
+        size_t last = find_index(indices, k, part.end);
+        for (size_t j = find_index(indices, k, part.begin); j < last; j++) {
+            uint32_t i = index_at(indices, j);
             float x;
-            memcpy(&i, index + j * sizeof i, sizeof i);
             memcpy(&x, values + j * sizeof x, sizeof x);
-            if (i < n) out[i] += x * level;
+            if (i >= part.begin && i < part.end) out[i] += x * level;
         }
     }
 }
