@@ -1,5 +1,5 @@
 /* Helpers in every order: each part of the work is done once, before the engine continues; no call
- * of the engine is lost; all helpers end. */
+ * of the engine is lost; all helpers end. Also the measurement at the start, in simulated time. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -44,6 +44,9 @@ static void let_others_go_on(void) {
 #define clock_relax let_others_go_on
 #define clock_yield let_others_go_on
 #define clock_now() (simulated_time)
+static void copy_for_some_time(size_t bytes);
+#undef memcpy
+#define memcpy(to, from, bytes) ((void)(to), (void)(from), copy_for_some_time(bytes))
 #include "shm/helpers.c"
 
 enum { LEAST = 100 };
@@ -132,4 +135,52 @@ TEST(test_each_part_is_done_once) {
     CHECK(helpers_new(1, 0, LEAST) == NULL);
     CHECK_INT(helpers_begin(NULL, LEAST), 1);
     CHECK_INT(helpers_threads(NULL), 1);
+}
+
+/* ---- the measurement ---- */
+
+/* The time of a copy, in the time of copying one byte with one thread. */
+static struct copies {
+    double each, begin; /* with helpers: for each byte; for the first part */
+    int delayed;        /* so many copies, or parts of copies, are delayed ... */
+    bool only_helped;   /* ... of all copies, or only of those with helpers */
+    size_t least;       /* the size from which helpers are to be used; 0: none */
+} of_copies;
+static int copies;
+
+static void copy_for_some_time(size_t bytes) {
+    static const double DELAY = 1e9;
+    bool helped = of.h->open, late = copies++ < of_copies.delayed;
+    simulated_time += (double)bytes * (helped ? of_copies.each : 1);
+    if (helped) simulated_time += of_copies.begin / of.h->threads;
+    if (late && (helped || !of_copies.only_helped)) simulated_time += DELAY;
+}
+
+static void open_unmeasured(void) {
+    memset(&of, 0, sizeof of);
+    started = can_start = copies = 0;
+    of.h = helpers_new(2, 0, 0);
+    REQUIRE(of.h != NULL);
+}
+
+static void measure(int task) {
+    helpers_measure(of.h);
+    CHECK_INT(of.h->least, of_copies.least ? of_copies.least : SIZE_MAX);
+    helpers_free(of.h);
+}
+
+static void nothing(void) {}
+
+TEST(test_a_delay_while_measuring_does_not_switch_helpers_off) {
+    enum { OF_A_ROUND = 3 * SIZES, MOST = OF_A_ROUND * (TIMES - 1), KB = 1 << 10 };
+    of_copies = (struct copies){.each = 0.5, .least = 128 * KB};
+    for (; of_copies.delayed <= MOST; of_copies.delayed++)
+        for (int only = 0; only < 2; only++) {
+            of_copies.only_helped = only;
+            interleave(1, 0, measure, open_unmeasured, nothing);
+        }
+    of_copies = (struct copies){.each = 0.5, .begin = 200 * KB, .least = 1024 * KB};
+    interleave(1, 0, measure, open_unmeasured, nothing);
+    of_copies = (struct copies){.each = 0.9};
+    interleave(1, 0, measure, open_unmeasured, nothing);
 }

@@ -14,14 +14,14 @@
 enum {
     /* All these numbers are chosen, not measured.
      *
-     * Bytes: the measurement copies LARGEST, then half of that, and so on down to SMALLEST. A
-     * larger LARGEST makes the start longer. Smaller collectives have no helpers, because helpers
+     * The measurement copies LARGEST bytes, half of that, and so on, down to 128 KiB: SIZES sizes.
+     * A larger LARGEST makes the start longer. Smaller collectives have no helpers, because helpers
      * need time to wake up; but HVDLITE_THREADS_BYTES may set a smaller limit. */
-    SMALLEST = 128 << 10,
-    LARGEST = 4 << 20,
-    /* For each size: number of copies with helpers, and of copies without. More copies give more
-     * reliable medians and a longer start. */
-    TIMES = 5,
+    LARGEST = 2 << 20,
+    SIZES = 5,
+    /* For each size: number of copies with helpers, and of copies without. More copies are more
+     * likely to have one that no other thread delays, and make the start longer. */
+    TIMES = 4,
     /* Number of checks for the end of helpers' parts before the first yield. More checks see the
      * end sooner, but keep the core from a helper that has lost its core. */
     PATIENCE = 10000,
@@ -215,30 +215,26 @@ static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
     return clock_now() - begin;
 }
 
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-/* Compares medians, because other threads delay single copies. */
-static bool is_faster_with_helpers(struct helpers *h, const struct copy *c) {
+/* Other threads delay single copies, so for each size the fastest copy with helpers is compared
+ * with the fastest one without. The copies alternate, so a longer delay meets all sizes alike. */
+void helpers_measure(struct helpers *h) {
     /* Chosen, not measured. A larger part accepts helpers because of a disturbed measurement; a
      * smaller part rejects helpers that save time. */
     static const double CLEARLY = 0.8;
-    double times[2][TIMES];
-    for (int i = 0; i < TIMES; i++)
-        for (int helped = 0; helped < 2; helped++) times[helped][i] = time_copy(h, c, helped);
-    for (int helped = 0; helped < 2; helped++) qsort(times[helped], TIMES, sizeof(double), compare);
-    return times[1][TIMES / 2] < CLEARLY * times[0][TIMES / 2];
-}
-
-void helpers_measure(struct helpers *h) {
+    double fastest[2][SIZES];
     hvd_error ignored;
     void *memory;
     if (!h || h->least || shmem_map_private(&memory, 2 * LARGEST, &ignored)) return;
     start_helpers(h);
+    for (int i = 0; i < 2 * SIZES * TIMES; i++) {
+        int helped = i % 2, size = i / 2 % SIZES;
+        struct copy c = {memory, (char *)memory + LARGEST, (size_t)LARGEST >> size};
+        double seconds = time_copy(h, &c, helped), *best = &fastest[helped][size];
+        if (i < 2 * SIZES || seconds < *best) *best = seconds;
+    }
     h->least = SIZE_MAX;
-    struct copy c = {memory, (char *)memory + LARGEST, LARGEST};
-    for (; c.bytes >= SMALLEST && is_faster_with_helpers(h, &c); c.bytes /= 2) h->least = c.bytes;
+    for (int i = 0; i < SIZES && fastest[1][i] < CLEARLY * fastest[0][i]; i++)
+        h->least = (size_t)LARGEST >> i;
     h->in_vain = h->uncalled = 0;
     shmem_close(memory, 2 * LARGEST);
 }
