@@ -16,7 +16,7 @@ import pytest
 from jobs import wait_until
 from launching import HVDLITERUN, TIMEOUT, WHERE, call, python, told
 
-from hvdlite.launch import check, cli, remote, shared_memory
+from hvdlite.launch import check, cli, remote, shared_memory, sizing
 from hvdlite.machine import probe
 
 pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there is no mpirun")
@@ -134,18 +134,44 @@ def test_check_and_check_build_describe_the_installation():
         assert re.search(rf"^\[[X ]\] {name}: [\dn]", built.out, re.MULTILINE)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a rank can't be on two nodes")
-@pytest.mark.parametrize("options", [["--no-bind"], ["--no-bind", "--json"]])
-def test_a_check_names_each_rank_that_is_bound_to_no_numa_node(
-    options, tmp_path, monkeypatch, capsys
-):
-    """The ranks read files that put this host's first core on another node than its other cores."""
+@pytest.fixture
+def two_nodes(tmp_path):
+    """Fake files that put this host's first core on another node than its other cores.
+
+    Return the hardware threads of each node, and code that makes a process read the files.
+    """
     first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("one core can't be on two nodes")
     for node, threads in enumerate([[first], others]):
         (tmp_path / f"node/node{node}").mkdir(parents=True)
         (tmp_path / f"node/node{node}/cpulist").write_text(",".join(map(str, threads)))
-    fake = f"from hvdlite.machine import nodes; nodes.SYSTEM = {str(tmp_path)!r}"
-    monkeypatch.setattr(check, "SUMS", f"{fake}\n{check.SUMS}")
+    code = f"from hvdlite.machine import nodes; nodes.SYSTEM = {str(tmp_path)!r}"
+    return [first], others, code
+
+
+@pytest.mark.parametrize("options", [[], ["--no-bind"]])
+def test_each_rank_runs_only_on_the_cores_of_its_numa_node(options, two_nodes, tmp_path):
+    *threads, fake = two_nodes
+    (tmp_path / "sitecustomize.py").write_text(fake)  # for the agents
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop("OMP_NUM_THREADS", None)
+    code = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
+    done = call("-n", 2, "--transport", "tcp", *options, *python(code), env=env).passed()
+    share = max(1, min(sizing.quota(), len(sum(threads, []))) // 2)
+    bound = [(own, min(share, len(own))) for own in threads]
+    unbound = [(sum(threads, []), share)] * 2
+    assert sorted(done.out.splitlines()) == [
+        f"[{rank}] {own} {openmp}"
+        for rank, (own, openmp) in enumerate(unbound if options else bound)
+    ]
+
+
+@pytest.mark.parametrize("options", [["--no-bind"], ["--no-bind", "--json"]])
+def test_a_check_names_each_rank_that_is_bound_to_no_numa_node(
+    options, two_nodes, monkeypatch, capsys
+):
+    monkeypatch.setattr(check, "SUMS", f"{two_nodes[-1]}\n{check.SUMS}")
     assert cli.main(["--check", "--transport", "tcp", *options]) == 0
     out = capsys.readouterr().out
     lines = json.loads(out)["misplaced"] if "--json" in options else out.splitlines()[-2:]
