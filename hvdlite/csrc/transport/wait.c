@@ -11,6 +11,10 @@ static const double SHORTEST_NAP = 50e-6;
 /* In waits longer than this (seconds), a nap costs less than spinning or yielding. Yields of 0.3 ms
  * in each wait for a short segment would cost a quarter of a core. */
 static const double LONG_WAIT = 100e-6;
+/* Seconds. A yield that takes longer has let another program compute for a time slice, which lasts
+ * 1.5 to 4 ms. The other threads of this process and of the other ranks often take 0.3 to 1 ms
+ * between two calls, so a shorter limit would make ranks sleep although they are alone. */
+static const double SLICE = 1e-3;
 /* If a yield was late by some time, waits sleep for CROWDED times that time. Then the next yield
  * tests whether the cores are still crowded, so these tests take at most a quarter of the time. A
  * larger factor would cost more if one program uses a core only now and then, because ranks that
@@ -43,14 +47,14 @@ bool wait_is_crowded(struct wait_policy policy, double now) {
     return policy.crowd && now < atomic_load_explicit(&policy.crowd->until, memory_order_relaxed);
 }
 
-/* If one yield takes longer than all yields of a wait may take, a computing thread has used the
- * core for a time slice. Then waits sleep instead of yielding, because a thread that wakes up from
- * a sleep may interrupt a computing thread, and a thread that has yielded may not. */
+/* If a yield takes longer than SLICE, a computing thread has used the core. Then waits sleep
+ * instead of yielding, because a thread that wakes up from a sleep may interrupt a computing
+ * thread, and a thread that has yielded may not. */
 static void yield_core(struct waiter *w) {
     clock_yield();
     if (!w->policy.crowd) return;
     double now = clock_now(), taken = now - w->now;
-    if (taken > w->policy.yield)
+    if (taken > SLICE)
         atomic_store_explicit(&w->policy.crowd->until, now + CROWDED * taken, memory_order_relaxed);
 }
 

@@ -10,8 +10,7 @@
 
 #include <stdatomic.h>
 
-/* Shared by all waits of a process. Set after one yield that took longer than all yields of a wait
- * may take (wait_policy.yield). */
+/* Shared by all waits of a process. Set after a yield that let another program use the core. */
 struct crowd {
     _Atomic double until; /* until this time, other threads are assumed to compute on the cores */
 };
