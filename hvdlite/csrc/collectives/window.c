@@ -103,30 +103,47 @@ static void spread_block(const struct pass *p, uint64_t round, size_t offset, co
         if (i != p->w->self) lines_copy(slot_of(p, i, round) + offset, sum, bytes);
 }
 
-/* Takes a block of this rank's chunk, at `offset` of the round. */
-typedef void own_block(const struct pass *p, uint64_t round, size_t offset, struct span span);
+/* Takes the next `bytes` of the tensors, from offset `offset` of the round on. */
+typedef void own_chunk(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                       size_t bytes);
 
 /* Adds and passes the sums on to the next team. */
-static void pass_own(const struct pass *p, uint64_t round, size_t offset, struct span span) {
+static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                     size_t bytes) {
     char *next = slot_of(p, p->w->self + p->team, round);
-    add_block(p, round, offset, span.tensor->in + span.at, span.bytes, next + offset);
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
+        add_block(p, round, offset, span.tensor->in + span.at, span.bytes, next + offset);
+        offset += span.bytes;
+    }
 }
 
 /* Adds; writes the sums to this rank's tensors and to the team's slots. In each other team, writes
  * the sums to the slot of the rank that spreads them. */
-static void add_own(const struct pass *p, uint64_t round, size_t offset, struct span span) {
-    char *sum = span.tensor->out + span.at;
-    add_block(p, round, offset, span.tensor->in + span.at, span.bytes, sum);
-    spread_block(p, round, offset, sum, span.bytes);
-    for (int i = p->w->self - p->team; i >= 0; i -= p->team)
-        lines_copy(slot_of(p, i, round) + offset, sum, span.bytes);
+static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                    size_t bytes) {
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
+        char *sum = span.tensor->out + span.at;
+        add_block(p, round, offset, span.tensor->in + span.at, span.bytes, sum);
+        spread_block(p, round, offset, sum, span.bytes);
+        for (int i = p->w->self - p->team; i >= 0; i -= p->team)
+            lines_copy(slot_of(p, i, round) + offset, sum, span.bytes);
+        offset += span.bytes;
+    }
 }
 
 /* Takes the sums that the last team has written to this rank's slot, and spreads them. */
-static void spread_own(const struct pass *p, uint64_t round, size_t offset, struct span span) {
-    char *sum = span.tensor->out + span.at;
-    lines_copy(sum, slot_of(p, p->w->self, round) + offset, span.bytes);
-    spread_block(p, round, offset, sum, span.bytes);
+static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
+                       size_t bytes) {
+    const char *slot = slot_of(p, p->w->self, round);
+    for (size_t end = offset + bytes; offset < end;) {
+        struct span span = next_span(p, c, end - offset < BLOCK ? end - offset : BLOCK);
+        char *sum = span.tensor->out + span.at;
+        lines_copy(sum, slot + offset, span.bytes);
+        spread_block(p, round, offset, sum, span.bytes);
+        offset += span.bytes;
+    }
 }
 
 /* ---- the stages of a round ---- */
@@ -161,15 +178,12 @@ static int await_staged(const struct pass *p, size_t k, hvd_error *err) {
 
 /* Works on a thread's part of this rank's chunk. */
 static void on_own(const struct pass *p, size_t k, struct cursor *c, int part, int parts,
-                   own_block *take) {
+                   own_chunk *take) {
     struct coll_range work = coll_part_of(chunk_of(p, k, p->w->self), part, parts);
     size_t at = 0;
     advance_to(p, c, &at, work.begin);
-    while (at < work.end) {
-        struct span span = next_span(p, c, work.end - at < BLOCK ? work.end - at : BLOCK);
-        take(p, p->w->rounds + k, at, span);
-        at += span.bytes;
-    }
+    take(p, c, p->w->rounds + k, at, coll_length(work));
+    at += coll_length(work);
     advance_to(p, c, &at, round_bytes(p, k));
 }
 
