@@ -3,6 +3,8 @@
 #include "coll_case.h"
 #include "engine_case.h"
 
+#include "base/floats.h"
+
 #include "codec_case.h"
 #include "collectives/coded.h"
 #include "random.h"
@@ -108,6 +110,16 @@ TEST(test_results_of_several_hosts_have_the_same_bits_with_any_number_of_threads
 
 typedef int coded_way(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
+/* Encodes in the mode of TensorFlow's threads, which flush subnormal numbers to 0. */
+static void encode(const struct comm *comm, const struct codec_input *input, size_t n) {
+    floats_mode mode = floats_exact();
+#if defined __x86_64__ || defined __i386__
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+    OK(coded_encode(comm, input, n, ERR));
+    floats_restore(mode);
+}
+
 /* Encodes two tensors, then sums them, into results[rank]. Returns the residuals, then the
  * messages. */
 static char *run_coded(const struct comm *comm, struct codec c, coded_way *way, size_t n,
@@ -118,11 +130,11 @@ static char *run_coded(const struct comm *comm, struct codec c, coded_way *way, 
     float *residual = (float *)(void *)encoded, *out = results[comm->rank];
     char *messages = encoded + n * sizeof(float);
     struct codec_input input = {c, in[comm->rank], 0.5, residual, messages};
-    OK(coded_encode(comm, &input, front, ERR));
+    encode(comm, &input, front);
     input.values += front;
     input.residual += front;
     input.message = messages + of_front;
-    OK(coded_encode(comm, &input, n - front, ERR));
+    encode(comm, &input, n - front);
     memcpy(copy, messages, of_front + of_back);
     struct coded_tensor tensors[] = {{copy, out, front}, {copy + of_front, out + front, n - front}};
     OWN(scratch_free) struct scratch buffer = {0}, scratch = {0}, outer = {0};
@@ -165,6 +177,7 @@ static void compare_all_coded(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     uint64_t random = (uint64_t)rank;
     for (size_t i = 0; i < VALUES; i++) in[rank][i] = (float)(2 * random_unit(&random) - 1);
+    for (size_t i = 0; i < VALUES; i += 97) in[rank][i] = 1e-41F; /* subnormal */
     for (int i = 0; i < 2 * 3 * CODED_CASES_N; i++) {
         struct codec c = CODED_CASES[i / 6];
         if (i % 6 == 5) in[rank][VALUES - 1] = rank ? 1 : INFINITY;

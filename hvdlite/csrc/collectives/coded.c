@@ -26,6 +26,7 @@
  *                  about 8 KB of words both take the same time. */
 #include "collectives/coded.h"
 
+#include "base/floats.h"
 #include "collectives/algorithm.h"
 
 #include <string.h>
@@ -198,9 +199,9 @@ static void encode_range(const void *arg, struct coll_range range) {
 }
 
 /* One thread encodes topk, because which values it sends depends on all values. */
-int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
+static int encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
     struct coll_range all = {0, n};
-    size_t read = 2 * n * sizeof(float);
+    size_t read = (codec_is_cast(in->codec) ? 1 : 2) * n * sizeof(float); /* a cast: no residual */
     bool infinite[HELPERS_MOST] = {false};
     struct encoding e = {in, n, .finite = true, .infinite = infinite};
     if (!codec_is_cast(in->codec)) helpers_do(comm_helpers(comm), read, check_part, &e);
@@ -208,6 +209,15 @@ int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n
     if (in->codec.kind == HVD_CODEC_TOPK) return codec_encode(in, e.finite, codec_whole(n), err);
     coll_share(comm, read, all, encode_range, &e);
     return HVD_OK;
+}
+
+/* The user's thread calls this function. In the user's floating-point mode, which may flush
+ * subnormal numbers to 0, the bits would depend on which thread takes which part. */
+int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
+    floats_mode mode = floats_exact();
+    int code = encode(comm, in, n, err);
+    floats_restore(mode);
+    return code;
 }
 
 /* on one host, scattered is chosen only for messages of at least this many bytes */

@@ -52,7 +52,7 @@ struct helpers {
     bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
     size_t least;           /* bytes of the smallest collective with helpers; 0: not measured */
-    atomic_bool used, over; /* used: by an engine; over: the helpers must end */
+    atomic_bool used, over; /* used: by a thread; over: the helpers must end */
     helpers_work *work;
     const void *arg;
     /* When helpers are late, `in_vain` calls do not wake them; `uncalled` of these calls remain. */

@@ -1,6 +1,6 @@
 /* Helpers: threads that share the copies and sums of a rank's large collectives.
  *
- * All engines of the process share the helpers. Only one engine uses them at a time; meanwhile
+ * All engines of the process share the helpers. Only one thread uses them at a time; meanwhile
  * other engines work without helpers. Work is cut into as many parts as there are threads,
  * including the engine's thread. Any thread may do any part, so the engine never waits for a helper
  * that gets no core. Helpers sleep between collectives. During a collective a helper waits awake
@@ -26,7 +26,7 @@ typedef void helpers_work(const void *arg, int part, int parts);
  * collective with helpers; 0: helpers_measure finds it out. Returns NULL for one thread, or if
  * memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
-/* call it when no engine uses the helpers; NULL does nothing */
+/* call it when no thread uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
 /* Unless helpers_new got `least`: starts the helpers and measures from which size on a copy with
  * helpers is faster. Call it on all ranks of the host at the same time, so that the measurement
