@@ -118,6 +118,9 @@ int request_check(const struct request *r, int size, hvd_error *err) {
     if (r->kind == HVD_JOIN && strcmp(r->name, "join"))
         return error_set(err, HVD_INVALID, "tensor '%s': a join must have the name 'join'",
                          r->name);
+    if (r->delegated < 0 || r->delegated > HVD_ASKS)
+        return error_set(err, HVD_INVALID, "tensor '%s': delegated is %d, expected 0 to %d",
+                         r->name, (int)r->delegated, HVD_ASKS);
     if (!dtype_size(r->dtype))
         return error_set(err, HVD_UNSUPPORTED, "tensor '%s': unknown dtype %d", r->name, r->dtype);
     if (r->kind == HVD_BROADCAST && (r->root < 0 || r->root >= size))

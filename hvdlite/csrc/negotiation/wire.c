@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIRE_VERSION = 14 };
+enum { WIRE_VERSION = 15 };
 
 /* A message that is being written or read. Depending on the stream, each pass_* function writes or
  * reads its value, so both directions have the same fields in the same order. Writing does not
