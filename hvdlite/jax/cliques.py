@@ -127,6 +127,11 @@ class Cliques:
             return _Program()
         text = "\n".join(module.to_string() for module in executable.hlo_modules())
         calls = _CALL.findall(text)
+        if len(calls) < text.count(f'custom_call_target="{TARGET}"'):
+            raise RuntimeError(
+                "hvdlite.jax: can't read the group and the name of a collective of hvd in a jit "
+                "program: if another version of hvdlite exported the program, export it again"
+            )
         # each device of the process would make the call, and XLA does not order these calls
         if calls and len(devices) > 1:
             raise RuntimeError(
@@ -198,18 +203,20 @@ class Cliques:
             )
         instead = "run all programs of several processes in one thread"
         uses: List[Any] = [*program.cliques, *program.calls]
-        for used in uses:
-            with self._lock:
-                owner = self._threads.get(used)
-                if owner is None or not owner.is_alive():
-                    owner = self._threads[used] = current
+        with self._lock:
+            owners = [self._threads.get(used) for used in uses]
+            others = [
+                (u, o) for u, o in zip(uses, owners) if o and o.is_alive() and o is not current
+            ]
+            if not others:
+                self._threads.update(dict.fromkeys(uses, current))
+        for used, owner in others[:1]:
             if not isinstance(used, _Clique):
                 does, instead = f"that calls '{used[1]}'", "give each thread's calls other names"
-            if owner is not current:
-                raise RuntimeError(
-                    f"{what} {does}, and so did thread '{owner.name}' before. Ranks could run the "
-                    f"two programs in different orders: {instead}"
-                )
+            raise RuntimeError(
+                f"{what} {does}, and so did thread '{owner.name}' before. Ranks could run the "
+                f"two programs in different orders: {instead}"
+            )
 
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run a small program that needs this communicator. Each device sends only to itself."""

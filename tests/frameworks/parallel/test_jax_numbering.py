@@ -1,5 +1,6 @@
 """The names that hvdlite gives to the calls of a program, in the order of the program."""
 
+import contextlib
 import re
 import threading
 import time
@@ -138,3 +139,28 @@ def test_a_second_thread_may_not_use_a_name_of_a_living_thread(rank, size):
         thread.start()
         thread.join()
     assert said[4:] == [True, True]
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="one rank")
+def test_a_refused_program_takes_no_names(rank, size):
+    """Otherwise this thread could not use "free" while the other thread lives."""
+    own = jax.jit(lambda a: hvd.allreduce(a, "own", op=hvd.Sum))
+    both = jax.jit(lambda a: hvd.allreduce(hvd.allreduce(a, "free"), "own", op=hvd.Sum))
+    free = jax.jit(lambda a: hvd.allreduce(a, "free", op=hvd.Sum))
+    refused, over = threading.Event(), threading.Event()
+
+    def work():
+        with contextlib.suppress(RuntimeError):
+            both(1.0)
+        refused.set()
+        over.wait()
+
+    assert own(1.0) == size
+    other = threading.Thread(target=work)
+    other.start()
+    refused.wait()
+    try:
+        assert free(1.0) == size
+    finally:
+        over.set()
+        other.join()
