@@ -99,19 +99,22 @@ class _Agreement:
 
         :raises HvdliteError: some rank has one of this call's tensors on the host.
         """
-        asked = _ask(names, process_set)
+        asked = [_ask([name], process_set) for name in names]
         if self._all is None or (self._all.done() and _has_failed(self._all)):
             self._all = _ask([f"gpu.{device.type}.first"], process_set)
         ended = False
         while not ended:
             ended = self._all.done(_BRIEFLY)
-            if asked.done():
-                asked.finish()
+            for each in asked:
+                if each.done():
+                    each.finish()
         self._all.finish()
         # A question ends when every rank has asked it, and other ranks may ask about other names.
         of_ranks = allgather_object(list(names), f"gpu.{device.type}.names", process_set)
         others = set().union(*of_ranks).difference(names)
-        for each in (_ask(sorted(others), process_set), asked):
+        with contextlib.suppress(HvdliteError):  # also if this rank uses such a name right now
+            _ask(sorted(others), process_set).finish()
+        for each in asked:
             _has_failed(each)
 
 

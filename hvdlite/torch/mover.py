@@ -129,11 +129,13 @@ class Mover:
             if self.failed:
                 raise self.failed
             self._begin(batch)
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C, too: the other ranks wait for this call
             cause = self.failed or self._cause_of(error, batch)
             for move in batch:
                 move.error = cause
             self.close(cause)
+            if not isinstance(error, Exception):
+                raise
 
     def _begin(self, batch: List[Move]) -> None:
         if self._stream is None:
@@ -182,17 +184,15 @@ class Mover:
                 self._look_into_store()
             except HvdliteError as error:
                 self.close(error)
+            except Exception:  # the rank that serves the store has ended
+                return
 
     def _look_into_store(self) -> None:
-        found = b""
-        with contextlib.suppress(Exception):  # the rank that serves the store has ended
-            if self._store.check([_FAILURE]):
-                found = self._store.get(_FAILURE)
-        if found:
-            rank, text = json.loads(found)
+        if self._store.check([_FAILURE]):
+            rank, text = json.loads(self._store.get(_FAILURE))
             raise HvdliteError(text, kind=FAILED, ranks=(rank,))
 
-    def _cause_of(self, error: Exception, batch: List[Move]) -> BaseException:
+    def _cause_of(self, error: BaseException, batch: List[Move]) -> BaseException:
         """Return the reason why the group has failed; if this rank is the reason, tell the others.
 
         The group's ``error`` may be the consequence of another rank's death or failure, of which
@@ -219,8 +219,10 @@ class Mover:
         try:
             self._store.compare_set(_FAILURE, "", json.dumps([rank, text]))
             self._look_into_store()  # another rank may have been faster
-        except Exception as found:
+        except HvdliteError as found:
             return found
+        except Exception:  # the rank that serves the store has ended
+            return error
         return error
 
     def end(self) -> None:
@@ -283,7 +285,7 @@ class Delegated:
 
     def done(self, seconds: float = 0) -> bool:
         """Return True if all have ended; wait for the other ranks at most ``seconds``."""
-        if not self._started.done(seconds):
+        if not (self._mover.failed or self._started.done(seconds)):
             return False
         self._mover.launch()
         ended = all(each.has_ended() or not lib.hvd_turn(each.handle) for each in self._moves)
@@ -292,7 +294,10 @@ class Delegated:
     def finish(self) -> List[Tuple[torch.Tensor, Any]]:
         """Wait until all have ended; return each result with its ``rows``.
 
-        :raises hvdlite.HvdliteError: the ranks disagree, or a rank is dead.
+        :raises hvdlite.HvdliteError: the ranks disagree, a rank is dead, or NCCL has failed on one.
         """
+        while not self._started.done(_LOOK):
+            if self._mover.failed:
+                raise self._mover.failed
         self._started.finish()
         return [(self._mover.finish(each), each.rows) for each in self._moves]
