@@ -1,6 +1,7 @@
 """How jobs end: ranks that leave while other ranks wait for them, pending work, and exit codes."""
 
 import re
+import sys
 
 import pytest
 from jobs import TESTS, alone, assert_passed, mpirun, script
@@ -195,6 +196,17 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
     if carrier == "tcp":  # MPI ends the others when one fails
         assert job.output.count("script has ended without calling init()\n") >= 2
     assert not job.results()
+
+
+def test_a_failed_rank_ends_ranks_whose_shells_would_go_on():
+    """Mpirun notices the end of a shell that it has started, not the end of the shell's rank."""
+    shell = "import os, sys; os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
+    env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
+    job = mpirun(
+        3, "-c", shell, f"{sys.executable} {EXITS} one_ends_before_init; sleep 100", env=env
+    )
+    assert "rank 1's script has ended without calling init()" in job.output
+    assert job.status != 0 and job.seconds < 90, job.output
 
 
 @every_carrier

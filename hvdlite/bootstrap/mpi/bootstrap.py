@@ -68,9 +68,11 @@ class MPIBootstrap(Bootstrap):
         """Open MPI 5's launcher ends the others if this process ends without MPI_Finalize.
 
         MPI_Abort would crash or hang that launcher if another process waits in MPI_Finalize. A job
-        with MPI's fault tolerance goes on after the end of one process, and needs MPI_Abort.
+        needs MPI_Abort if it has MPI's fault tolerance, because the others go on then, or if the
+        launcher has started a shell or another program that runs this process.
         """
-        if os.environ.get("PRTE_LAUNCHED") and not has_fault_tolerance(os.environ):
+        started = os.environ.get("PRTE_LAUNCHED") and orphan.of_the_launcher() == [os.getpid()]
+        if started and not has_fault_tolerance(os.environ):
             os._exit(code)
         mpi.abort(code)
 
