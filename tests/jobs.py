@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
@@ -79,13 +80,18 @@ def mpirun(ranks: int, *command: str, **options) -> Job:
     The job runs again if mpirun has failed, not a rank: mpirun fails if another test removes an
     emulated host while mpirun reads the network interfaces, and sometimes Open MPI 5.0's mpirun
     hangs after all ranks have ended, because two of its threads wait for each other in
-    PMIx_server_deregister_client(). Options as for :func:`start_mpirun`.
+    PMIx_server_deregister_client(). After such a hang the job runs only once more.
+    Options as for :func:`start_mpirun`.
     """
+    hung = False
     for _ in range(STARTS - 1):
         try:
             job = start_mpirun(ranks, *command, **options)
         except LauncherHangs as error:
-            print(f"again, because mpirun hangs: {error}")
+            if hung:
+                raise
+            hung = True
+            warnings.warn(f"again, because mpirun hangs: {error}", stacklevel=2)
             continue
         if "The PMIx server's listener thread failed to start" not in job.output:
             return job

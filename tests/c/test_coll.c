@@ -31,6 +31,39 @@ TEST(test_chunks_differ_by_at_most_one_element) {
     check_chunks((size_t)1 << 40, 4, 7);
 }
 
+static struct transport links = {.pace = {60 * 1024, 16}};
+/* without a window */
+static const struct comm MESSAGES = {.transport = &links, .size = 4, .hosts = 1};
+
+static const struct coll_algorithm *first_that_takes(const struct coll_args *args) {
+    size_t rows;
+    const struct coll_algorithm *table = coll_table(&rows);
+    for (size_t i = 0; i < rows; i++)
+        if (coll_takes(&table[i], &MESSAGES, args)) return &table[i];
+    return NULL;
+}
+
+TEST(test_an_algorithm_takes_every_collective) {
+    static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
+                                   1 << 16, 1 << 20, (size_t)1 << 40};
+    for (int kind = 0; kind < HVD_KINDS; kind++) {
+        if (kind == HVD_JOIN) continue; /* a join moves no data */
+        for (int dtype = 0; dtype < HVD_DTYPES; dtype++) {
+            for (size_t b = 0; b < sizeof BYTES / sizeof *BYTES; b++) {
+                struct coll_args args = {.kind = (hvd_kind)kind, .bytes = BYTES[b]};
+                if (kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER)
+                    args.reduce = reduce_kernels((hvd_dtype)dtype, HVD_SUM);
+                const struct coll_algorithm *row = first_that_takes(&args);
+                if (!CHECK(row != NULL)) continue;
+                CHECK(coll_choose(&MESSAGES, &args) == row);
+                CHECK(row->kind == args.kind);
+                if (row->run == coll_ring_allreduce)
+                    CHECK_INT(args.reduce->size, args.reduce->wide);
+            }
+        }
+    }
+}
+
 /* Benchmarks and error texts identify algorithms by name. */
 TEST(test_no_two_algorithms_of_a_kind_share_a_name) {
     size_t rows;

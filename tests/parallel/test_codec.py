@@ -198,3 +198,24 @@ def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
         hvd.share_gradients((net := dense_net()).collect_params().values())
         shared = make_trainer(kind, net.collect_params(), momentum_sgd(), **how)
         assert_close(train(net, shared, steps=6), expected, 0)
+
+
+CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compression.top_k(0.1)]
+
+
+@pytest.mark.parametrize("codec, bits", [*zip(CODECS, [2, 1, 6.4])], ids=str)
+def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
+    """Two ranks exchange their encoded gradients through MPI or the window. Of three or more, each
+    rank sums one part of the gradients and sends its sum, one byte per value, to the others."""
+    n = 160_000
+    words = n * bits / 8 + 4
+    plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)
+    by_mpi = plain[0] > 0
+    # each of the two phases of a ring allreduce sends size - 1 chunks per rank
+    times = 2 * (size - 1) / size if by_mpi else 1
+    assert sum(plain) == max(plain) == pytest.approx(4 * n * times, rel=1e-3)
+    if size > 2 and bits < 4:
+        others = (size - 1) / size
+        assert compressed == (pytest.approx(others * (words + n), rel=1e-3), 0)
+    else:
+        assert compressed == ((words * (size - 1), 0) if by_mpi else (0, words))

@@ -319,3 +319,14 @@ def test_save_optimizer_states_refuses_a_folder_and_leaves_no_file(kv, tmp_path)
     with pytest.raises(IsADirectoryError):
         kv.save_optimizer_states(str(folder))
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_new_learning_rate_applies_to_the_next_push(kv, size):
+    optimizer = mx.optimizer.SGD(learning_rate=1)
+    kv.set_optimizer(optimizer)
+    kv.init("x", filled(0))
+    weight = filled(0)
+    for lr in (1, 0.25):
+        optimizer.set_learning_rate(lr)
+        kv.pushpull("x", filled(1), out=weight)
+    assert_all(weight, -1.25 * size)

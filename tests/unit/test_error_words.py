@@ -156,7 +156,7 @@ def test_retired_terms_do_not_occur():
 
 
 # A worker is a process of MXNet's parameter server (mode ps), or of the Kubernetes operator.
-WITH_WORKERS = {"ranks.py", "assignment.py", "placement.py", "sitecustomize.py"}
+WITH_WORKERS = {"ranks.py", "assignment.py", "sitecustomize.py"}
 WITH_WORKERS |= {"options.py", "containers.py"}
 OPTIONS_AND_ROLE = re.compile(r"\W(?:env[_-]workers?|num[_-]workers)|\"worker\"")
 

@@ -229,3 +229,18 @@ def test_autograph_does_not_convert_the_python_functions_that_a_node_calls():
 
     assert tf.function(lambda: exchange.node(lambda: helper(), [], [tf.int32])[0])() == 1
     assert files == [__file__]
+
+
+@everywhere
+def test_the_gradient_of_an_uneven_alltoall_has_as_many_rows_as_the_input(how, rank, size):
+    """The gradient sends back as many rows as were received, not as many as this rank sent."""
+
+    def exchange(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(hvd.alltoall(x) * (rank + 1))
+        return tape.gradient(loss, x)
+
+    x = np.arange(size * (rank + 1), dtype=np.float32)
+    expected = np.repeat(np.arange(size) + 1, rank + 1)
+    np.testing.assert_array_equal(how(exchange, [x]), expected)

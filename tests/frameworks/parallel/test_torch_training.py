@@ -273,3 +273,13 @@ def test_the_monitor_counts_the_steps_of_torch(rank):
     model = multilayer()
     optimizer, batches = distributed(model), [batch_of(rank, 0)]
     assert 90 < counted(lambda: train(model, optimizer, batches), 120) <= 121
+
+
+def test_adasum_combines_parameters_that_were_added_later(rank):
+    first, later = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first], 0.1), op=hvd.Adasum)
+    optimizer.add_param_group({"params": [later]})
+    ((first + later) * (rank + 1)).sum().backward()
+    optimizer.step()
+    assert torch.equal(first, later)
+    assert same_everywhere(later)
