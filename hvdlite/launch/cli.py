@@ -56,6 +56,8 @@ def _report_interrupt(number: int) -> int:
 def _main(argv: List[str]) -> int:
     parser = options.parser(list(BACKENDS))
     args = parser.parse_args(argv)
+    if args.completion and args.command:
+        parser.error("hvdlite completion takes no argument")
     if args.completion:
         print(options.completion(parser))
         return 0

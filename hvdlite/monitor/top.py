@@ -72,7 +72,7 @@ def _print_json(_job: str, sources, every: float, once: bool) -> None:
 
 
 class View(NamedTuple):
-    """What the user has chosen with"""
+    """What the user has chosen by pressing keys."""
 
     by: str = "rank"  # the column by which the table is sorted
     picked: Optional[int] = None  # the rank whose last operations are shown
