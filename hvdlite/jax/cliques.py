@@ -203,6 +203,8 @@ class Cliques:
             )
         instead = "run all programs of several processes in one thread"
         uses: List[Any] = [*program.cliques, *program.calls]
+        if not uses:  # as of the programs of _warm(), which another thread runs under the lock
+            return
         with self._lock:
             owners = [self._threads.get(used) for used in uses]
             others = [
