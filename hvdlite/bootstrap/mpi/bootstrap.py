@@ -65,11 +65,11 @@ class MPIBootstrap(Bootstrap):
         _life.limit = _life.limit or (until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        """Open MPI 5's launcher ends the others if this process ends without MPI_Finalize.
+        """End all ranks. Open MPI 5's mpirun ends them if one ends without MPI_Finalize.
 
-        MPI_Abort would crash or hang that launcher if another process waits in MPI_Finalize. A job
-        needs MPI_Abort if it has MPI's fault tolerance, because the others go on then, or if the
-        launcher has started a shell or another program that runs this process.
+        MPI_Abort would crash or hang this mpirun if another rank waits in MPI_Finalize. MPI_Abort
+        is necessary in a job with MPI's fault tolerance, which survives the end of a rank, and if
+        mpirun has started a shell or another program that runs the rank.
         """
         started = os.environ.get("PRTE_LAUNCHED") and orphan.of_the_launcher() == [os.getpid()]
         if started and not has_fault_tolerance(os.environ):
