@@ -138,9 +138,12 @@ void *engine_run(void *arg) {
         }
         if (!step_once(e, &progress, &nap)) break;
         if (progress) continue;
-        if (progress_was_driven(&e->progress) && !engine_is_pending(e)) {
+        bool driven = progress_was_driven(&e->progress);
+        if (driven && !engine_is_pending(e)) {
             progress_park(&e->progress, wakes);
         } else if (nap <= 0) {
+            /* a caller that steps may have used the core; it tests itself whether others compute */
+            if (driven) e->waiter.policy.crowd = NULL;
             waiter_do(&e->waiter, nap);
         } else {
             transport_sleep(e->t, ticket, nap);
