@@ -1,4 +1,4 @@
-"""Turns the C library's error codes into exceptions. Only this module imports the library."""
+"""Turns the C library's error codes into exceptions. Only this module imports the core library."""
 
 import functools
 import os

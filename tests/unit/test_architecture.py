@@ -132,6 +132,11 @@ def test_a_header_begins_with_its_purpose():
     assert wrong_in(HEADERS, wrong) == {}
 
 
+def test_a_source_without_its_own_header_begins_with_its_purpose():
+    own_purpose = [s for s in SOURCES if s.with_suffix(".h") not in HEADERS]
+    assert wrong_in(own_purpose, lambda source: not text_of(source).startswith("/* ")) == {}
+
+
 def test_a_header_is_guarded_by_its_name():
     def wrong(header) -> bool:
         guard = re.sub(r"\W", "_", f"HVDLITE_{path_of(header)}").upper()

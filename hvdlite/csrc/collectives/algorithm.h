@@ -139,8 +139,9 @@ int coll_fold_rank(struct coll_fold fold, int position);
 int coll_fold_position(struct coll_fold fold, int rank);
 
 /* The table of algorithms, whose columns are the members of struct coll_algorithm. The first row
- * that accepts a collective runs it; the last row of each kind accepts everything. The functions in
- * coll.c decide whether a row accepts a collective. */
+ * that accepts a collective runs it. The functions in coll.c decide whether a row accepts a
+ * collective. Some row must accept every collective of a kind; for Adasum this is the row
+ * "Adasum". */
 #define ALGORITHMS(ROW)                                                                            \
     ROW("direct allreduce", HVD_ALLREDUCE, true, in_region, coll_direct_allreduce)                 \
     ROW("window allreduce in teams", HVD_ALLREDUCE, true, in_teams, coll_window_teams)             \

@@ -82,8 +82,7 @@ struct coll_algorithm {
     coll_function *run;
 };
 
-/* Returns the first row of the table that accepts the collective. The last row of each kind accepts
- * every collective of the kind. */
+/* Returns the first row of the table that accepts the collective. There always is such a row. */
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
 /* Writes which algorithm a float32 allreduce uses at which size, for the log: "recursive doubling

@@ -1,3 +1,4 @@
+/* Runs a collective's large work in parts, on the rank's helper threads. */
 #include "collectives/algorithm.h"
 
 #include <string.h>

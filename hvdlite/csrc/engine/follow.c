@@ -1,3 +1,4 @@
+/* What every rank does for the negotiation: it reports tensors and obeys decisions. */
 #include "engine/negotiate.h"
 
 #include "engine/run_log.h"

@@ -1,3 +1,4 @@
+/* Divides the data of a collective among the ranks: the parts of an allgather, say. */
 #include "engine/execute.h"
 
 #include "transport/transport.h"

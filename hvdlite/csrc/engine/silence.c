@@ -1,3 +1,4 @@
+/* Notices ranks that send nothing, asks them, and reports what waits for them. */
 #include "engine/negotiate.h"
 
 #include "transport/on_host.h"

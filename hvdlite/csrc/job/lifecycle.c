@@ -1,3 +1,4 @@
+/* The life of the job and of its groups: init, checks, leaving, closing. See hvd.h. */
 #include "hvd.h"
 
 #include "job/context.h"

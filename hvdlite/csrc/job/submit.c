@@ -1,3 +1,4 @@
+/* How tensors enter the engine, and how callers wait for them. See hvd.h. */
 #include "hvd.h"
 
 #include "engine/p2p.h"

@@ -1,3 +1,4 @@
+/* Codecs that send each value as one bit or as two bits. */
 #include "kernels/codec.h"
 
 #include "base/floats.h"

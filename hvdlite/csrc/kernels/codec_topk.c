@@ -1,3 +1,4 @@
+/* The codec that sends only the largest values of a tensor. */
 #include "kernels/codec.h"
 
 #include "base/floats.h"

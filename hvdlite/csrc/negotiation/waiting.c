@@ -1,3 +1,4 @@
+/* The list of tensors that some ranks have not submitted yet, and its report. */
 #include "negotiation/pending.h"
 
 #include <stdlib.h>

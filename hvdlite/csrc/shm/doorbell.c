@@ -1,3 +1,4 @@
+/* Doorbells: a rank sleeps on a word of shared memory until another rank rings. */
 #define _GNU_SOURCE /* syscall */
 #include "base/os.h"
 #include "shm/window.h"

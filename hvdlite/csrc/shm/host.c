@@ -1,3 +1,4 @@
+/* Messages between the ranks of one host, through their mailboxes. */
 #include "shm/mailbox.h"
 #include "shm/shmem.h"
 

@@ -1,3 +1,4 @@
+/* Memory that exists once per host. Each process maps it twice, see shmem.h. */
 #define _DEFAULT_SOURCE /* madvise, pread */
 #include "shm/shmem.h"
 

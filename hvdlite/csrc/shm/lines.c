@@ -1,3 +1,4 @@
+/* Copies of whole cache lines to and from shared memory. */
 #include "shm/window.h"
 
 #include "base/floats.h"

@@ -1,3 +1,4 @@
+/* Which ranks share a host, and the groups of ranks that follow from it. */
 #include "transport/comm.h"
 
 #include <stdlib.h>

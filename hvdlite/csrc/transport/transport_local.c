@@ -1,3 +1,4 @@
+/* The transport of a job of one host whose ranks are threads, for tests. */
 #include "transport/transports.h"
 
 #include "base/os.h"

@@ -1,3 +1,4 @@
+/* The transport over MPI: the only C file that calls MPI. */
 #include "transport/transports.h"
 
 #include "base/os.h"

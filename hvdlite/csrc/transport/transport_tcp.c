@@ -1,3 +1,4 @@
+/* The transport over TCP sockets. */
 #include "transport/transports.h"
 
 #include "base/os.h"
