@@ -11,14 +11,14 @@
 #include "base/types.h"
 
 /* cdef begin */
-/* One tensor to communicate. hvd_start copies everything except the memory of `in`, `out` and
- * `residual`. */
+/* One tensor to communicate. hvd_start copies everything except the arrays `in`, `out`, `residual`
+ * and those of `update`. */
 typedef struct hvd_tensor {
     const char *name; /* UTF-8, less than HVD_MAX_NAME bytes; equal on all ranks */
     int kind;         /* an hvd_kind */
     int dtype;        /* an hvd_dtype */
     int op;           /* an hvd_op; for allreduce and reducescatter */
-    /* broadcast: the root; send or recv: the other rank (-1: any). A rank of the group. */
+    /* a rank of the group. broadcast: the root; send, recv: the other rank (-1: any) */
     int root;
     int group; /* number of the group; 0: all ranks of the job */
     /* among tensors that are ready, the tensor with the highest priority runs first */
@@ -27,8 +27,8 @@ typedef struct hvd_tensor {
     int ndim;
     const int64_t *dims;
     const void *in;
-    /* allreduce, broadcast: as large as `in`; may be `in`. join (its name must be "join"): one
-     * int64, which receives the rank that joined last. Other kinds: out_rows rows. */
+    /* allreduce, broadcast: as large as `in`; may be `in`. join: one int64, which receives the rank
+     * that joined last; the tensor's name must be "join". Other kinds: out_rows rows. */
     void *out;
     /* allgather: the sum of all ranks' first dimensions. reducescatter: the rows of this rank's
      * part; if rows can't be split evenly, the first parts have one row more. alltoall: the rows
@@ -51,7 +51,7 @@ typedef struct hvd_tensor {
     /* The number of tensors in a grouped call, equal on all ranks; their names end in [0], [1], ...
      * 0: the tensor is not in a grouped call. */
     int grouped;
-    int waited; /* 1: the caller calls hvd_finish next, and that call steps the engine */
+    int waited; /* 1: the caller calls hvd_finish next; hvd_finish then runs the engine's steps */
     int last;   /* 1: this rank starts no other tensor until this tensor has ended */
     /* if a tensor of this name is under way: 1 waits until that tensor ends, 0 returns an error */
     int queued;
@@ -59,9 +59,9 @@ typedef struct hvd_tensor {
      * has also changed the optimizer's parameters, or the computation of their gradients. */
     int states;
     /* 1: hvdlite only negotiates the tensor; after the tensor completes without an error, another
-     * library moves the data. `in` and `out` are unused. See hvd_turn. HVD_ASKS: hvdlite only
-     * checks that every rank asks about this name; a rank that submits data of the host instead
-     * gets an error, like the ranks that ask. */
+     * library moves the data (see hvd_turn). HVD_ASKS: there is no data; hvdlite checks that every
+     * rank submits this name with HVD_ASKS. If some ranks submit data instead, all ranks get an
+     * error. In both cases `in` and `out` are unused. */
     int delegated;
     /* 2bit, 1bit: the codec's threshold; topk: the fraction of values that is sent */
     double parameter;
@@ -114,8 +114,8 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
  * the tensor's error. Returns 0 if it is not done. Any thread may call this any number of times,
  * even after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
-/* Makes all present and later waits for the tensor return as if their time had run out. The tensor
- * stays under way. */
+/* Makes all present and later waits for the tensor return immediately, as if their time had run
+ * out. The tensor stays under way. */
 void hvd_give_up(hvd_handle *handle);
 /* Prepares a tensor once, as a plan that can run many times. Returns NULL on failure: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
@@ -178,7 +178,8 @@ typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
 /* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
-/* Moves the memory to large pages if possible. Write the memory before. */
+/* Moves the memory to large pages if possible. Call it after writing the memory, because pages that
+ * were never written can't be moved. */
 void hvd_memory_collapse(hvd_memory *memory);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
@@ -211,7 +212,8 @@ void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);
 
 /* Starts a timeline, a file in the Trace Event Format that shows when each tensor was submitted,
- * agreed on and moved. {rank} in `path` becomes the rank; without {rank} only rank 0 writes. */
+ * agreed on and moved. {rank} in `path` becomes the rank's number; without {rank} only rank 0
+ * writes. */
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 
@@ -232,33 +234,34 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Keeps a copy of the error, and appends its number to the text: hvd_error_mark, then "3]". */
+/* Keeps a numbered copy of the error. Appends the copy's number to the text of the error:
+ * hvd_error_mark, then for example "3]". */
 extern const char hvd_error_mark[];
 void hvd_keep_failure(hvd_error *err);
-/* Copies a kept error. Returns false if the error is not kept any more. */
+/* Copies the kept error of this number. Returns false if the error is not kept any more. */
 bool hvd_kept_failure(uint64_t number, hvd_error *out);
 
-/* Sets a limit: unless the caller lifts the limit, this process prints `message` and exits with
- * `code` after `seconds`, even if the process is blocked. `ranks`: ranks of the job that the caller
- * waits for inside MPI; only this limit can end such a wait. The job checks that these ranks
- * answer, and the seconds count from the job's failure or end. Returns NULL if memory is short;
- * lifting NULL does nothing. */
+/* Sets a limit: after `seconds` this process prints `message` and exits with `code`, even if it is
+ * blocked, unless hvd_limit_lift has been called. `ranks`: the ranks of the job for which the
+ * caller waits inside MPI; only the limit can end this wait. If there are such ranks, the job
+ * checks that they answer, and the seconds count from the failure or the end of the job. Returns
+ * NULL if memory is short. hvd_limit_lift(NULL) does nothing. */
 typedef struct hvd_limit hvd_limit;
 hvd_limit *hvd_limit_set(double seconds, const int *ranks, int nranks, int code,
                          const char *message);
 void hvd_limit_lift(hvd_limit *limit);
 
 /* For a child that was forked from a process with MPI. hvd_end_child_with stores the exit code;
- * hvd_end_child ends the child at Python's exit. It skips C's exit functions, because they belong
+ * hvd_end_child ends the child at Python's exit, without C's exit functions, because these belong
  * to the parent. */
 void hvd_end_child_with(int code);
 void hvd_end_child(void);
 /* cdef end */
 
 struct tensor;
-/* For C callers that keep the tensor until it completes: checks `from` and fills `to`. After a
- * success the caller sets to->complete, and any address that `from` lacks; the caller frees the
- * copies to->splits and to->why. */
+/* For C callers that keep the tensor until it completes: checks `from` and fills in `to`. After a
+ * success the caller sets to->complete and the addresses that `from` lacks. The caller later frees
+ * to->splits and to->why, which are copies. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err);
 
 /* Submits a prepared tensor to the group, like engine_submit. */

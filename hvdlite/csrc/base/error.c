@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Removes UTF-8 characters that the end of the buffer or a "%.60s" has cut in two. With half a
- * character MXNet would raise a UnicodeDecodeError instead of this error. */
+/* Removes UTF-8 characters that the end of the buffer or a format such as "%.60s" has cut in two.
+ * If the text had half a character, MXNet would raise a UnicodeDecodeError instead of the error. */
 static void drop_halves(char *text) {
     char *out = text;
     for (const char *at = text; *at;) {

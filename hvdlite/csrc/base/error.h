@@ -14,7 +14,7 @@
 typedef enum hvd_code {
     HVD_OK = 0,
     HVD_INVALID,         /* a wrong argument */
-    HVD_UNSUPPORTED,     /* a dtype, storage type or build that hvdlite does not handle */
+    HVD_UNSUPPORTED,     /* hvdlite does not handle this dtype, storage type or build */
     HVD_NOT_INITIALIZED, /* a call before init() or after shutdown() */
     HVD_DUPLICATE,       /* a tensor with this name is already under way on this rank */
     HVD_MISMATCH,        /* the ranks disagree about a tensor */
@@ -30,7 +30,7 @@ typedef enum hvd_code {
 
 #define HVD_MAX_NAME 256 /* bytes of a tensor's name, including the final zero */
 #define HVD_MAX_HOST 64  /* bytes of a host's name, including the final zero */
-#define HVD_MAX_BLAMED 8 /* chosen, not measured; nblamed counts all blamed ranks */
+#define HVD_MAX_BLAMED 8 /* the most ranks that an error lists; chosen, not measured */
 typedef struct hvd_error {
     int code; /* an hvd_code */
     /* number of ranks that caused the error; 0: no rank did, or unknown */

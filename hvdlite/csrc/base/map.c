@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Multiplies by 2^64 divided by the golden ratio, then folds the high bits, which depend on all
- * bits, into the low bits (Knuth, "The Art of Computer Programming", 6.4). Different numbers get
- * different hashes. */
+/* Multiplies by 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", 6.4).
+ * The high bits of the product depend on all bits of x, so they are folded into the low bits.
+ * Different numbers get different hashes. */
 static uint64_t mixed(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
     return x ^ x >> 32;

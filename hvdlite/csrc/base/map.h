@@ -23,8 +23,7 @@ struct map {
 struct map_node map_node_of(const char *key, void *value);
 /* A map may contain names or numbers, not both. */
 struct map_node map_node_of_number(uint64_t number, void *value);
-/* Returns a node for `key`. `key` must equal the key of `like`, so the node copies the hash of
- * `like`. */
+/* Returns a node for `key`, which must equal the key of `like`: the node copies like->hash. */
 struct map_node map_node_like(const struct map_node *like, const char *key, void *value);
 
 /* A zeroed struct is an empty map. map_clear leaves nodes and values as they are. */

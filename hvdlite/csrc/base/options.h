@@ -44,8 +44,8 @@ int options_read(struct options *options, hvd_error *err);
 
 /* Returns the variable's text, or NULL. `name` has no prefix: "LOG_LEVEL". */
 const char *env_text(const char *name);
-/* Returns HVD_INVALID with the text "HVDLITE_NAME is 'x': expected ...", or HOROVOD_NAME if only
- * that variable is set. */
+/* Returns HVD_INVALID with the text "HVDLITE_NAME is 'x': expected ...". If only HOROVOD_NAME is
+ * set, the text names HOROVOD_NAME. */
 int env_invalid(const char *name, const char *expected, hvd_error *err);
 
 #endif

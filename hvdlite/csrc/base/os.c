@@ -63,9 +63,9 @@ void mutex_wait(struct mutex *m, double seconds) {
     pthread_cond_timedwait(&m->changed, &m->lock, &until);
 }
 
-/* Returns the signals that hvdlite's threads block, because Python's handlers must not run in these
- * threads. A thread's own faults, such as SIGSEGV, stay unblocked: a blocked fault would end the
- * process without faulthandler's message. */
+/* Returns the signals that hvdlite's threads block, because Python's signal handlers must not run
+ * in these threads. Signals of the thread's own faults, such as SIGSEGV, stay unblocked: if they
+ * were blocked, a fault would end the process without the message of Python's faulthandler. */
 static void signals_of_others(sigset_t *set) {
     static const int OWN[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     sigfillset(set);

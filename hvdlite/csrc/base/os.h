@@ -2,8 +2,8 @@
  *
  * Times are seconds on the monotonic clock, like Python's time.monotonic(), so times in the core's
  * log lines can be compared with times that a script measures. Any thread may call the functions,
- * except those of struct scratch. If only a bug of hvdlite can make a pthread call fail, an assert
- * checks the call. */
+ * except the functions of struct scratch. If only a bug of hvdlite can make a pthread call fail, an
+ * assert checks the call. */
 #ifndef HVDLITE_BASE_OS_H
 #define HVDLITE_BASE_OS_H
 
@@ -60,7 +60,7 @@ int fork_watch(void (*in_child)(void), hvd_error *err);
 /* ---- scratch memory ---- */
 
 /* Memory that grows and is reused, so only the first collective pays for page faults. One thread
- * uses it. Each caller may overwrite the contents. */
+ * uses the memory. The next user may overwrite the contents. */
 struct scratch {
     void *data;
     size_t size;

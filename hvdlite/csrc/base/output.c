@@ -66,7 +66,7 @@ static int flags_for(const char *path) {
     struct statx folder, found;
     if (folder_of(path, &folder)) return -1;
     if (look_at(path, AT_SYMLINK_NOFOLLOW, &found))
-        /* with O_EXCL, open() fails if another user makes a link at this path meanwhile */
+        /* O_EXCL: open() fails if another user makes a link at this path before the open() */
         return errno == ENOENT ? O_EXCL : -1;
     if (!(folder.stx_mode & S_IWOTH)) return 0;
     /* a second hard link may have been made by another user */

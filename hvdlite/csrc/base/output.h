@@ -38,9 +38,9 @@ void log_line(const struct log *log, enum log_level level, const char *format, .
  * hold the lock. */
 void log_before_exit(const char *text);
 
-/* Opens an output file at a path that the user gave, and refuses files of other users: in a folder
- * such as /tmp, another user may have put a file or a link at that path. machine/files.py applies
- * the same rule in Python. Returns the file, emptied; the caller closes it. On failure returns NULL
+/* Opens and empties an output file at a path that the user gave. Refuses files and links of other
+ * users, because in a folder such as /tmp another user may have put one at this path.
+ * machine/files.py has the same rule in Python. The caller closes the file. On failure returns NULL
  * and sets errno; EACCES: the file or link belongs to another user. */
 FILE *file_open_named(const char *path);
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { STOP = 0 };                 /* index of the eventfd that ends the poller's thread */
-static const double PAUSE = 10e-3; /* seconds to sleep after poll() has failed; chosen */
+static const double PAUSE = 10e-3; /* seconds of sleep after poll() has failed; not measured */
 
 struct file_handler {
     poller_handler *handler;
@@ -53,8 +53,8 @@ int poller_add(struct poller *p, int file, poller_handler *handler, void *arg, h
     return HVD_OK;
 }
 
-/* Polls all files with one call. The kernel refuses this call if there are more files than the
- * limit on open files, or if memory is short. In these cases, polls the files one by one. */
+/* Polls all files with one call. The kernel refuses this call if memory is short, or if there are
+ * more files than the limit on open files allows. Then the files are polled one by one. */
 static void await(struct poller *p) {
     if (poll(p->files, p->n, -1) >= 0) return;
     if (errno != EINTR) clock_nap(PAUSE);
@@ -138,7 +138,7 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         look(b, file, seconds);
         mutex_lock(&b->mutex);
         b->watched = false;
-        /* read under the mutex: a later read could take the ring meant for the next thread */
+        /* under the mutex, because a later read could take a ring meant for the next thread */
         ssize_t read_bytes = read(b->event, &rings, sizeof rings);
         (void)read_bytes;
         mutex_notify(&b->mutex); /* wakes the other threads: one of them then polls the file */

@@ -1,8 +1,7 @@
-/* How threads sleep until a file can be read.
+/* How threads sleep until a file can be read: a poller has its own thread, any thread uses a bell.
  *
- * A poller has its own thread, a bell serves any thread. When a file can be read, the poller's
- * thread calls the file's handler. Pollers watch files for events that ring no doorbell: data on
- * sockets, and the ends of processes. All files must be added before the thread starts. */
+ * When a file can be read, the poller's thread calls the file's handler. Pollers watch sockets for
+ * data, and pidfds for the ends of processes. All files must be added before the thread starts. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 
@@ -28,9 +27,9 @@ bool poller_can_read(int file); /* any thread; no poller is needed */
 /* Ends the thread if it was started. NULL is allowed. */
 void poller_free(struct poller *p);
 
-/* A bell wakes threads of this process that sleep until the bell rings or a file can be read. Any
- * thread may ring; any number of threads may sleep. One sleeping thread watches the file and wakes
- * the other threads. Between processes a doorbell does the same, without files (shm/doorbell.c). */
+/* A bell: threads of this process sleep until another thread rings the bell, or until a file can be
+ * read. Any number of threads may sleep. One of them watches the file and wakes the others. A
+ * doorbell (shm/doorbell.c) wakes threads of other processes, but watches no file. */
 struct bell {
     struct mutex mutex; /* guards the fields below */
     atomic_uint rings;  /* written under the mutex */
@@ -39,7 +38,7 @@ struct bell {
 };
 
 int bell_open(struct bell *b, hvd_error *err);
-/* Call it when no thread sleeps on the bell. May also follow a failed bell_open. */
+/* Call bell_close when no thread sleeps on the bell. bell_open may have failed. */
 void bell_close(struct bell *b);
 
 void bell_ring(struct bell *b);

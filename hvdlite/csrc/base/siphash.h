@@ -1,4 +1,4 @@
-/* A keyed hash. Only those who have the key can compute a valid tag.
+/* A keyed hash: only a process that has the key can compute the hash of a message.
  *
  * SipHash-2-4 (Aumasson and Bernstein, 2012) over whole 64-bit words in the processor's byte order.
  * Hashing two words takes about 20 ns. */

@@ -25,7 +25,7 @@
     ROW(ALLTOALL, "alltoall")                                                                      \
     ROW(JOIN, "join")
 
-/* The other columns:
+/* Columns of DTYPES after the name in C and the name that users see:
  * - the name of an at::ScalarType of PyTorch
  * - mshadow's type flag, or -1 if MXNet has no arrays of the dtype
  * - MPIABI_..., a type of MPItrampoline. MPItrampoline lacks FLOAT16 and BFLOAT16.
@@ -116,7 +116,7 @@ typedef struct hvd_update {
 } hvd_update;
 
 #define HVD_MAX_DIMS 32 /* NumPy has the same limit */
-#define HVD_ASKS 2      /* a value of hvd_tensor's member `delegated` */
+#define HVD_ASKS 2      /* a value of the member `delegated` of hvd_tensor */
 
 #define HVD_REGION_ADDRESS 64 /* bytes of an address of shared memory, including the final zero */
 
@@ -130,10 +130,10 @@ typedef struct hvd_topology {
 /* Connected stream sockets to the other ranks of a job that does not use MPI. */
 typedef struct hvd_sockets {
     int rank, size;
-    const int *lowest; /* array of size: the lowest rank of each rank's host */
-    const int *data;   /* array of size: descriptors of the data streams; -1 at index `rank` */
-    /* array of size: message streams, for negotiation; if a stream ends without a farewell, the
-     * other rank has died */
+    const int *lowest; /* by rank: the lowest rank of the same host */
+    const int *data;   /* by rank: descriptor of the stream for data; -1 at index `rank` */
+    /* by rank: descriptor of the stream for negotiation messages; if this stream ends without a
+     * farewell message, the other rank has died */
     const int *messages;
 } hvd_sockets;
 
@@ -144,9 +144,9 @@ typedef struct hvd_by_mpi {
 } hvd_by_mpi;
 /* cdef end */
 
-/* Maximum bytes that a rank reads from the other ranks of its host on the fast path. Chosen, not
- * measured: with more bytes each rank adds up data that the engine would divide among the ranks;
- * with fewer bytes more collectives are negotiated. */
+/* Maximum bytes that a rank reads from the other ranks of its host on the fast path (collectives
+ * without negotiation). Chosen, not measured: with more bytes, each rank adds up data that the
+ * engine divides among the ranks; with fewer bytes, more collectives are negotiated. */
 enum { HVD_FAST_BYTES = 64 << 10 };
 
 /* Return the name that users write; "?" if the value is out of range. */
@@ -158,7 +158,7 @@ const char *codec_name(int codec);
 /* cdef end */
 const char *rule_name(int rule);
 
-/* Converts a rank of a group to a rank of the job. job_ranks NULL: the numbers are equal. */
+/* Converts a rank of a group to a rank of the job. job_ranks NULL: they are equal. */
 static inline int job_rank(const int *job_ranks, int rank) {
     return job_ranks ? job_ranks[rank] : rank;
 }
