@@ -12,16 +12,17 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
     syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
-/* Returns the value of `asleep` during a sleep with this ticket; never 0. */
+/* Returns the value that `asleep` has while a thread sleeps with this ticket; never 0. */
 static unsigned sleep_of(unsigned ticket) { return ticket << 1 | 1; }
 
-/* A ticket is the number of rings so far. Returns whether the sleep's ticket was taken before ring
- * number `ring` (counting from 0). */
+/* A ticket is the number of rings at the time when the thread took the ticket. sleep: the value of
+ * `asleep`. Returns whether the sleeping thread took its ticket before ring number `ring` (counted
+ * from 0), and must wake up. */
 static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ring) - sleep) >= 0; }
 
 /* The atomics are sequentially consistent, so either the ringing thread sees `asleep` or the
  * sleeping thread sees the ring. If several threads ring during one sleep, only one makes the
- * system call. A late ringing thread does not end a sleep that began after the thread's ring. */
+ * system call. A ring does not end a sleep that began after the ring. */
 void doorbell_ring(struct doorbell *doorbell) {
     unsigned ring = atomic_fetch_add(&doorbell->rings, 1), sleep = atomic_load(&doorbell->asleep);
     if (sleep && has_missed(sleep, ring) &&

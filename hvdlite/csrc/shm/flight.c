@@ -85,8 +85,8 @@ static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
 }
 
-/* Two threads write the same slot only if more tensors are under way than the ring has slots. Then
- * the second thread records nothing. */
+/* Returns false if another thread has locked the slot; then this thread records nothing. Two
+ * threads write one slot only if more tensors are under way than the ring has slots. */
 static bool lock(slot *s, uint64_t *version) {
     *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
     return *version % 2 == 0 &&
@@ -105,7 +105,8 @@ static void load(const slot *s, struct flight_op *op) {
     memcpy((char *)op + sizeof *words, words + 1, sizeof *op - sizeof *words);
 }
 
-/* memory_order_release: a reader that sees a new word also sees the odd version. */
+/* Uses memory_order_release, so a reader that sees a new word also sees the odd version, and skips
+ * the operation. */
 static void store(slot *s, const struct flight_op *op) {
     uint64_t words[FLIGHT_WORDS];
     memcpy(words, op, sizeof words);
@@ -217,7 +218,7 @@ static void set_word(slot *s, size_t offset, const void *value) {
 
 #define SET(s, member, value) set_word(s, offsetof(struct flight_op, member), &(value))
 
-/* If `fused` is 0, the old value remains. */
+/* Stores the phase, and `fused` unless it is 0. */
 static void set_phase(slot *s, enum flight_phase phase, uint16_t fused) {
     struct {
         uint16_t fused;
@@ -263,7 +264,8 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now) {
 
 /* ---- troubles ---- */
 
-/* A full pipe loses this text only; after any other error nobody listens any more. */
+/* Writes the text to the bell. If the pipe is full, only this text is lost. After any other error
+ * nobody reads the pipe any more, so later texts are not written. */
 static void ring(struct flight *f, const char *text, size_t size) {
     if (f->bell < 0 || write(f->bell, text, size) >= 0) return;
     if (errno != EAGAIN && errno != EINTR) f->bell = -1;

@@ -39,10 +39,11 @@ struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
     uint64_t number;  /* number of the tensor in the order of submission, from 1 */
     uint64_t bytes;
-    /* number of the tensor's batch in the group, from 1; a tensor in pieces: of the first batch */
+    /* number of the tensor's batch in the group, from 1; for a tensor that moves in pieces: the
+     * first batch */
     uint64_t batch;
     double submitted, agreed, started, ended;
-    uint16_t fused; /* number of tensors in that batch */
+    uint16_t fused; /* number of tensors in the batch */
     int16_t group;  /* number of the group, equal on the group's ranks; 0: all ranks */
     uint8_t phase, kind, dtype;
     uint8_t waited;         /* 1: the caller only waited for the operation and did nothing else */
@@ -51,11 +52,13 @@ struct flight_op {
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
-/* Hashes of two names. The mark is the tensor whose submissions count the steps; the candidate
- * (`next`) may replace it. See count_step in flight.c. */
+/* Hashes of the names of two tensors. The submissions of one tensor, the mark, count the training
+ * steps; the other tensor, the candidate (`next`), may replace the mark. See count_step in
+ * flight.c. */
 struct flight_marks {
     _Atomic uint64_t mark, next;
-    /* of the candidate: its operation's number, its submissions so far, its remaining life */
+    /* of the candidate: the number of its first operation; how often it was submitted after that;
+     * after how many operations another tensor may replace it */
     _Atomic uint64_t next_at, submitted, life;
 };
 
@@ -72,8 +75,8 @@ struct flight_memory {
     double clock_offset, clock_error;
     struct stats stats;
     _Atomic uint64_t ops;      /* number of operations submitted so far */
-    _Atomic uint64_t steps;    /* how many times the mark was submitted again */
-    struct flight_marks marks; /* the mark and its candidate */
+    _Atomic uint64_t steps;    /* number of training steps so far, as count_step counts them */
+    struct flight_marks marks; /* the tensors by which steps are counted */
     /* number of texts written to `trouble` so far */
     _Atomic uint64_t troubles;
     char trouble[FLIGHT_TEXT]; /* the last stall or failure */
@@ -87,7 +90,7 @@ struct flight {
     int file;
     struct mutex mutex; /* guards the fields below and the text of `trouble` */
     int bell;           /* file descriptor; -1: none */
-    char word[32];      /* each trouble writes this word to the bell */
+    char word[32];      /* each stall or failure writes this word to the bell */
 };
 
 /* Writes the text that describes the memory's fields. */
@@ -102,7 +105,7 @@ void flight_set_rank(struct flight *f, int rank, int size, int local_rank);
 void flight_describe(struct flight *f, const char *job, const char *transport, int stacks);
 void flight_set_clock(struct flight *f, double offset, double error);
 
-/* Records a submitted tensor of the group; returns the operation's number, 0 without a recorder.
+/* Records a submitted tensor of the group; returns the operation's number; 0: there is no recorder.
  * `again`: the hash of the tensor's name if the name was submitted before, else 0. */
 uint64_t flight_add(struct flight *f, const struct request *r, double submitted, int group,
                     uint64_t again);
@@ -127,12 +130,13 @@ enum {
 #define HVD_FAST_BATCHES 0x4000000000000000 /* the fast path's first batch number */
 /* cdef end */
 
-/* Records a stall or the failure that ends the job, and rings the bell. */
+/* Records a stall or the failure that ends the job, and writes to the bell (flight_set_bell). */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME, one of the two values
- * above (0: another cause), the number of these ranks, and the first of them. */
+/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME; then HVD_BLAME_STALLED,
+ * HVD_BLAME_SILENT or 0 (another cause); the number of these ranks; the first of these ranks. */
 void flight_blame(struct flight *f, const hvd_error *error);
-/* Sets the file to which each trouble writes `word`. -1: no file. The caller closes the file. */
+/* Sets the bell, a file to which each stall or failure writes `word`; -1: no file. The caller
+ * closes the file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 
 /* Tries once to read the operation at this index of the ring. Returns false if a thread is writing

@@ -1,4 +1,4 @@
-/* Describes the fields of the recorder's memory and their offsets as a text, for readers. */
+/* The text that tells readers which fields the flight recorder's memory has, at which offsets. */
 #include "shm/flight.h"
 
 #include <stdio.h>

@@ -12,21 +12,24 @@
 #include <string.h>
 
 enum {
-    /* All these numbers are chosen, not measured.
+    /* All numbers of this enum are chosen, not measured.
      *
-     * The measurement copies LARGEST bytes, half of that, and so on, down to 128 KiB: SIZES sizes.
-     * A larger LARGEST makes the start longer. Smaller collectives have no helpers, because helpers
-     * need time to wake up; but HVDLITE_THREADS_BYTES may set a smaller limit. */
+     * helpers_measure copies LARGEST bytes, then half as many, and so on, down to 128 KiB: SIZES
+     * sizes. A larger LARGEST makes the start of the job longer. Collectives of less than 128 KiB
+     * have no helpers, because helpers need time to wake up; HVDLITE_THREADS_BYTES can set a
+     * smaller limit. */
     LARGEST = 2 << 20,
     SIZES = 5,
-    /* For each size: number of copies with helpers, and of copies without. More copies are more
-     * likely to have one that no other thread delays, and make the start longer. */
+    /* For each size: number of copies with helpers, and number of copies without helpers. More
+     * copies make it more likely that no other thread delays the fastest copy, but make the start
+     * longer. */
     TIMES = 4,
-    /* Number of checks for the end of helpers' parts before the first yield. More checks see the
-     * end sooner, but keep the core from a helper that has lost its core. */
+    /* Number of checks whether helpers have done their parts, before the first yield. With more
+     * checks the engine notices the end sooner, but keeps its core from a helper that has no
+     * core. */
     PATIENCE = 10000,
-    /* The most calls in a row that do not wake late helpers. More such calls save useless wakes,
-     * but find out later that helpers are in time again. */
+    /* The most calls in a row that do not wake helpers, after helpers were late. A larger number
+     * saves useless wake-ups, but the engine finds out later that helpers are in time again. */
     MOST_UNCALLED = 64
 };
 
@@ -34,7 +37,7 @@ enum {
  * of the kernel (milliseconds): a longer yield has given the core to another thread. */
 static const double LONG_YIELD = 10e-6;
 
-/* One part of the work: the number of the call in which it was last taken, and last done. */
+/* One part of the work: numbers of the calls in which a thread last took and last did the part. */
 struct part {
     _Alignas(64) atomic_uint taken;
     atomic_uint done;
@@ -84,8 +87,9 @@ static int take_parts(struct helpers *h, unsigned now, int first) {
     return taken;
 }
 
-/* Gives the core to any other thread that can run on it. Returns true if there was no such thread,
- * and the helper may look for the next call again without sleeping. */
+/* Gives the core to any other thread that can run on it. Returns true if there was no such thread
+ * and the helper has waited for less than h->spin; then the helper looks for the next call again
+ * without sleeping. */
 static bool core_is_free(const struct helpers *h, double *since) {
     if (h->spin <= 0 || !atomic_load_explicit(&h->open, memory_order_relaxed)) return false;
     double before = clock_now();
@@ -128,8 +132,8 @@ static unsigned begin_call(struct helpers *h, bool wake) {
     return now;
 }
 
-/* Waits for the parts that helpers have taken. Usually those helpers are running; but a helper may
- * have lost its core, so after a while the wait yields. */
+/* Waits for the parts that helpers have taken. A helper that has taken a part usually runs, but may
+ * have lost its core; so after some checks the wait yields. */
 static void await_parts(const struct helpers *h, unsigned now) {
     unsigned looks = 0;
     for (int i = 0; i < h->threads; i++)
@@ -216,10 +220,12 @@ static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
 }
 
 /* Other threads delay single copies, so for each size the fastest copy with helpers is compared
- * with the fastest one without. The copies alternate, so a longer delay meets all sizes alike. */
+ * with the fastest copy without helpers. Copies of all sizes, with and without helpers, alternate,
+ * so a longer delay affects all of them alike. */
 void helpers_measure(struct helpers *h) {
-    /* Chosen, not measured. A larger part accepts helpers because of a disturbed measurement; a
-     * smaller part rejects helpers that save time. */
+    /* The part of the time without helpers that a copy with helpers may take. Chosen, not measured:
+     * a larger part accepts helpers because of a disturbed measurement; a smaller part rejects
+     * helpers that save time. */
     static const double CLEARLY = 0.8;
     double fastest[2][SIZES];
     hvd_error ignored;

@@ -20,30 +20,30 @@ struct helpers;
 /* Does one part of the work. */
 typedef void helpers_work(const void *arg, int part, int parts);
 
-/* `threads`: number of threads of this rank, including the engine's. `spin`: seconds that a helper
- * waits awake for the next work of a collective. Pass 0 if there are more threads than cores: with
- * 0 a helper sleeps at once, and preempts no thread when it wakes up. `least`: minimum bytes of a
- * collective with helpers; 0: helpers_measure finds it out. Returns NULL for one thread, or if
- * memory is short. */
+/* `threads`: number of threads of this rank, including the engine's. `spin`: seconds for which a
+ * helper waits awake for the next work of a collective. Pass spin = 0 if there are more threads
+ * than cores: then a helper sleeps immediately, and preempts no thread when it wakes up. `least`:
+ * minimum bytes of a collective with helpers; 0: helpers_measure finds the minimum. Returns NULL
+ * for one thread, or if memory is short. */
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no thread uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
-/* Unless helpers_new got `least`: starts the helpers and measures from which size on a copy with
- * helpers is faster. Call it on all ranks of the host at the same time, so that the measurement
- * shows whether helpers take cores from other ranks. Call it before any engine uses the helpers.
- * NULL does nothing. */
+/* If the `least` of helpers_new was 0: starts the helpers and measures from which size on a copy
+ * with helpers is faster. Call it on all ranks of the host at the same time, so that the
+ * measurement shows whether helpers take cores from other ranks. Call it before any engine uses the
+ * helpers. NULL does nothing. */
 void helpers_measure(struct helpers *h);
 int helpers_threads(const struct helpers *h);    /* returns 1 for NULL */
 unsigned helpers_calls(const struct helpers *h); /* number of helpers_run so far, for tests */
 
-/* Begins a collective of `bytes`. Returns the number of parts of its work; 1: the engine works
- * without helpers. */
+/* Begins a collective of `bytes`. Returns the number of parts into which the work is cut; 1: the
+ * engine works without helpers. */
 int helpers_begin(struct helpers *h, size_t bytes);
-/* Does the work; returns when all parts are done. Call it between begin and end, and only if begin
- * did not return 1. */
+/* Does the work; returns when all parts are done. Call it between helpers_begin and helpers_end,
+ * and only if helpers_begin has returned more than 1. */
 void helpers_run(struct helpers *h, helpers_work *work, const void *arg);
 void helpers_end(struct helpers *h, int parts);
-/* Calls begin, run and end, for a collective that consists of one piece of work. */
+/* Calls helpers_begin, helpers_run and helpers_end, for a collective with a single work. */
 void helpers_do(struct helpers *h, size_t bytes, helpers_work *work, const void *arg);
 
 #endif

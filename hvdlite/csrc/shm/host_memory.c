@@ -63,8 +63,8 @@ static bool is_own(uint64_t entry) {
     return entry & SWAPPED || ((entry & PRESENT) && !(entry & OF_FILE));
 }
 
-/* Settles one private page of the view. Bytes that differ from the shared memory were written by
- * this process. */
+/* Drops one private page of the view, after copying it to the shared memory if the two differ: this
+ * process has written the bytes that differ. */
 static int settle_page(const struct host_memory *m, char *page, size_t bytes, hvd_error *err) {
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);

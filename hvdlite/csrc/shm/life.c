@@ -34,13 +34,13 @@ struct life_card life_card_of_this_process(void) {
     return card;
 }
 
-/* Seconds between the end of a process and its report. Meanwhile the process's last messages
- * arrive, and may say that the rank has left. A host with more runnable threads than cores delivers
- * the messages within a few time slices of some ms. Both numbers are chosen, not measured: a
+/* Seconds between the end of a process and the report of its death. In this time the process's last
+ * messages arrive; they may say that the rank has left. Even if a host has more runnable threads
+ * than cores, the messages arrive within a few time slices of some ms. Chosen, not measured: a
  * shorter time reports ranks that have left as dead, a longer time delays the error on the other
  * ranks. */
 static const double GRACE = 20e-3;
-/* The most delays in a row, if in each of them another process ends. */
+/* Maximum number of such delays in a row: a process that ends in one delay causes another delay. */
 enum { GRACES = 10 };
 
 static int count_ended(const struct life *l) {
@@ -59,9 +59,9 @@ static struct process *lowest_ended(const struct life *l) {
     return lowest;
 }
 
-/* Reports all processes that have ended, the lowest rank first. If several ranks die within the
- * delay, all ranks of the host then name the same rank, although they notice the deaths in any
- * order. */
+/* Reports all processes that have ended, the lowest rank first. So if several ranks die within the
+ * delay, the errors of all ranks of the host name the same dead rank, in whatever order the ranks
+ * notice the deaths. */
 static bool report_ended(void *arg, int file) {
     const struct process *first = arg;
     (void)file;

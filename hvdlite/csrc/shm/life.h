@@ -1,8 +1,8 @@
 /* Signs of life: detects which ranks of this host have died.
  *
- * Each rank gives a card to the other ranks and watches their processes through pidfds. A pidfd
- * reports the end of a process, however it ends. A death is reported after a short delay, so that
- * messages sent before the death still arrive. */
+ * Each rank sends its struct life_card to the other ranks, and watches their processes through
+ * pidfds. A pidfd reports the end of a process, however the process ends. A death is reported after
+ * a short delay, so that messages sent before the death still arrive. */
 #ifndef HVDLITE_SHM_LIFE_H
 #define HVDLITE_SHM_LIFE_H
 
@@ -29,7 +29,7 @@ struct life_card life_card_of_this_process(void);
 
 struct life;
 
-/* Prepares to watch at most `most` processes. Another thread calls `died`. */
+/* Prepares to watch at most `most` processes. A separate thread calls `died` for each dead rank. */
 int life_open(struct life **out, int most, void (*died)(void *arg, int rank), void *arg);
 /* Watches a process. Returns HVD_RANK_DEAD if the process has already ended, HVD_NO_MEMORY if no
  * file descriptor is left, HVD_UNSUPPORTED if the kernel has no pidfd or the process is in another

@@ -6,14 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
-/* bytes of a cache line; bytes that stay in the L1 cache between being read and written */
+/* LINE: bytes of a cache line. BLOCK: bytes that stay in the L1 cache until they are rewritten. */
 enum { LINE = 64, BLOCK = 1024 };
 
 typedef char line __attribute__((vector_size(LINE), aligned(1), may_alias));
 
-/* Copies line by line. memcpy might use string instructions, which take twice as long to read lines
- * from another core's cache if the two addresses have different offsets within their cache
- * lines. */
+/* Copies line by line. memcpy may use string instructions, which take twice as long to read lines
+ * from another core's cache if `to` and `from` have different offsets within their cache lines. */
 SIMD static void copy(char *to, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) {
         *(line *)(void *)(to + i) = *(const line *)(const void *)(from + i);

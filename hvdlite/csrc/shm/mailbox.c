@@ -8,8 +8,8 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 static int set_damaged(uint64_t written, uint64_t read, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
-                     "the memory that the ranks of this host share is damaged: in a mailbox of %d "
-                     "bytes %" PRIu64 " are written and %" PRIu64 " read",
+                     "the memory that the ranks of this host share is damaged: a mailbox of %d "
+                     "bytes can't contain %" PRIu64 " bytes written minus %" PRIu64 " bytes read",
                      MAILBOX_BYTES, written, read);
 }
 
@@ -42,8 +42,8 @@ static int read_some(struct mailbox *box, struct mail_in *in, unsigned char *dat
     return HVD_OK;
 }
 
-/* Makes room for `more` queued bytes. Removes the sent bytes only when they fill most of the
- * buffer, so that each byte is moved about once. */
+/* Makes room for `more` queued bytes. Removes sent bytes from the buffer only when they fill more
+ * than half of it, so that each byte is moved about once. */
 static int make_room(struct mail_out *out, size_t more, hvd_error *err) {
     if (out->size + more > out->capacity && out->sent > out->size / 2) {
         out->size -= out->sent;
@@ -74,8 +74,9 @@ static int put_bytes(struct mailbox *box, struct mail_out *out, const void *data
 static int check_length(uint64_t length, hvd_error *err) {
     return length <= MAILBOX_LONGEST
                ? HVD_OK
-               : error_set(err, HVD_INTERNAL, "a message of %" PRIu64 " bytes: expected at most %d",
-                           length, MAILBOX_LONGEST);
+               : error_set(err, HVD_INTERNAL,
+                           "a message has %" PRIu64 " bytes: expected at most %d", length,
+                           MAILBOX_LONGEST);
 }
 
 int mailbox_send(struct mailbox *box, struct mail_out *out, const void *data, size_t size,

@@ -10,8 +10,9 @@
 #include "base/error.h"
 #include "shm/window.h"
 
-/* Bytes of the ring: chosen, not measured; a longer message passes in parts. Bytes of a message:
- * mailbox_send refuses more, so a larger length is damage. */
+/* MAILBOX_BYTES: bytes of the ring; chosen, not measured. MAILBOX_LONGEST: bytes of the longest
+ * message. mailbox_send refuses longer messages, so a reader that finds a larger length reports
+ * damage. */
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 };
 
 /* The shared part. Each count of bytes is on a cache line of the side that updates it. */
@@ -23,16 +24,16 @@ struct mailbox {
 
 /* The writer's part. Zeroed: nothing has been written. */
 struct mail_out {
-    uint64_t written;       /* the writer's own count; the ring has a copy, for the reader */
+    uint64_t written;       /* bytes written so far; the mailbox has a copy for the reader */
     unsigned char *waiting; /* the bytes from `sent` to `size` wait for room; size 0: none */
     size_t sent, size, capacity;
 };
 
-/* The reader's part: its count, and the message that is arriving. Zeroed: no message. */
+/* The reader's part: the message that is arriving. Zeroed: no message. */
 struct mail_in {
-    uint64_t read;
-    /* `size`: bytes of the message and of its 8-byte length; 0: unknown. `arrived`: bytes read so
-     * far. */
+    uint64_t read; /* bytes read so far; the mailbox has a copy for the writer */
+    /* `size`: bytes of the message and of its 8-byte length; 0: unknown. `arrived`: how many of
+     * these bytes have been read. */
     uint64_t size, arrived;
     unsigned char length[8], *data;
 };
@@ -51,19 +52,19 @@ void mail_in_free(struct mail_in *in);
 
 /* ---- the memory that the ranks of one host share: host.c ----
  *
- * It begins with the window. Behind the window there is one mailbox for each ordered pair of ranks;
- * mailboxes take no memory until they are used. Ranks are local ranks. Each message rings a
+ * This memory contains the window, and then one mailbox for each ordered pair of ranks; mailboxes
+ * take no memory until they are used. Ranks are local ranks. Each message rings the receiver's
  * doorbell. One thread calls these functions. */
 
 struct host {
     struct window window;
-    /* number of messages written to this rank's mailboxes until the last look */
+    /* letters.written (host.c) when this rank last found all its mailboxes empty */
     uint64_t seen;
     struct mail_out *out; /* by local rank */
     struct mail_in *in;   /* by local rank */
 };
 
-/* Bytes of the memory, which begins with the window. */
+/* Returns the bytes of memory that the n ranks of a host share. */
 size_t host_bytes(int n);
 /* `memory`: host_bytes(n) bytes from shmem_map; the host owns it from now on. */
 int host_open(struct host *h, void *memory, int n, int self, hvd_error *err);

@@ -1,4 +1,4 @@
-/* Long data that one rank sends to another rank of its host: as a loan, or in a bounce buffer.
+/* How a rank passes long data to another rank of its host: as a loan, or in a bounce buffer.
  *
  * Loan: the borrower copies memory of another process of the same user, the lender. The kernel
  * copies the data directly (process_vm_readv). A loan names the lender by its process id. In
@@ -39,8 +39,9 @@ enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t by
 
 /* ---- bounce buffers ---- */
 
-/* Chosen, not measured. With two slots or more the sender fills a slot while the receiver reads
- * another; `busy` has bits for 32. A pair of ranks uses up to 1 MiB in each direction. */
+/* Chosen, not measured. With two or more slots, the sender fills one slot while the receiver reads
+ * another slot. There can be at most 32 slots, the bits of `busy`. A pair of ranks uses up to 1 MiB
+ * in each direction. */
 enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
 
 /* Zeroed: there is no bounce buffer. */
@@ -51,8 +52,9 @@ struct bounce {
     unsigned busy; /* in the sender: one bit for each slot in use */
 };
 
-/* The sender makes the bounce buffer and gets its address; "": none. The receiver maps the bounce
- * buffer; returns false if that fails. Then data must go in messages. */
+/* The sender calls bounce_make and gets the address of the new bounce buffer; "": there is none.
+ * The receiver calls bounce_map, which returns false if the buffer can't be mapped. Without a
+ * bounce buffer, data must travel in messages. */
 void bounce_make(struct bounce *b, char address[SHMEM_ADDRESS]);
 bool bounce_map(struct bounce *b, const char *address);
 void bounce_close(struct bounce *b);

@@ -19,8 +19,8 @@ void shmem_close(void *memory, size_t bytes) {
 
 /* ---- parts ---- */
 
-/* Returns the offset of a part in its file. The kernel uses large pages only if the file offset and
- * the address are congruent modulo the large page. */
+/* Returns the offset of a part in its file. The kernel uses large pages only if the offset and the
+ * address have the same remainder when divided by the bytes of a large page. */
 static off_t offset_in_file(const void *part) {
     return (off_t)((uintptr_t)part % SHMEM_LARGE_PAGE);
 }
@@ -60,8 +60,8 @@ int shmem_reserve(void **memory, size_t bytes, int n, int self, int *fd, hvd_err
     return code;
 }
 
-/* Makes one call per large page, because madvise stops at a page that it can't collapse, such as an
- * unwritten page. */
+/* Calls madvise for each large page separately, because madvise stops at the first page that it
+ * can't collapse, such as a page that was never written. */
 void shmem_collapse(void *part, size_t bytes) {
     size_t before = (SHMEM_LARGE_PAGE - (size_t)offset_in_file(part)) % SHMEM_LARGE_PAGE;
     for (size_t at = before; at + SHMEM_LARGE_PAGE <= bytes; at += SHMEM_LARGE_PAGE)
@@ -101,9 +101,9 @@ static int open_address(const char *address, size_t bytes, int *fd, hvd_error *e
         return HVD_OK;
     close(*fd);
     return error_set(err, HVD_NO_MEMORY,
-                     "%s is another file than the %zu bytes of memory that another rank shares: "
-                     "run the ranks of a host in one container, or let their containers share a "
-                     "PID namespace",
+                     "%s is not the %zu bytes of memory that another rank shares, but another "
+                     "file: run the ranks of a host in one container, or let their containers "
+                     "share a PID namespace",
                      address, bytes);
 }
 
@@ -160,9 +160,9 @@ static int map(void **memory, size_t bytes, int flags, const char *address, hvd_
     return code;
 }
 
-/* Shared memory is mapped with MAP_POPULATE, because the first touch of a page costs 1.4 us, ten
- * times as long as copying the page. Private memory is not populated, because that would copy all
- * pages. */
+/* Maps shared memory with MAP_POPULATE, because the first touch of a page takes 1.4 us, ten times
+ * as long as a copy of the page. Does not populate private memory, because MAP_POPULATE would copy
+ * all pages. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err) {
     return map(memory, bytes, shared ? MAP_SHARED | MAP_POPULATE : MAP_PRIVATE, address, err);
 }

@@ -22,7 +22,7 @@ void shmem_address(int fd, char address[SHMEM_ADDRESS]);
 /* Moves the first `bytes` of a part to large pages if the kernel can. Call it before other
  * processes attach the part. A sum of 2 x 100 MB took 8 % less time (2 cores of a Xeon). */
 void shmem_collapse(void *part, size_t bytes);
-/* Returns `bytes` of a part, rounded up to the end of the last large page. */
+/* Returns `bytes`, rounded up so that these first bytes of the part end where a large page ends. */
 size_t shmem_whole_pages(const void *part, size_t bytes);
 /* Maps the first `bytes` of another process's part at `part`. */
 int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err);
@@ -30,15 +30,15 @@ int shmem_attach(void *part, size_t bytes, const char *address, hvd_error *err);
 void shmem_detach(void *part, size_t bytes);
 /* Makes zeroed memory without a name, not yet mapped into this process. */
 int shmem_make(size_t bytes, int *fd, hvd_error *err);
-/* Maps the first `bytes` of such memory at any address. If not `shared`, this process's writes stay
- * private. */
+/* Maps the first `bytes` of memory from shmem_make at any address. If not `shared`, this process's
+ * writes stay private. */
 int shmem_map(void **memory, size_t bytes, bool shared, const char *address, hvd_error *err);
 /* Maps shared memory without allocating its pages. The process that first touches a page allocates
  * the page, on its own NUMA node. */
 int shmem_map_sparse(void **memory, size_t bytes, const char *address, hvd_error *err);
-/* Maps zeroed memory of this process alone, and allocates its pages. Measurements use it instead of
- * malloc: after the free, malloc would serve later large arrays from the heap, where a sum of 8 MiB
- * took 1.2 times as long. */
+/* Maps zeroed memory of this process alone, and allocates its pages. Measurements use this function
+ * instead of malloc: after the free() of a large block, malloc takes later large arrays from the
+ * heap, where a sum of 8 MiB took 1.2 times as long. */
 int shmem_map_private(void **memory, size_t bytes, hvd_error *err);
 void shmem_close(void *memory, size_t bytes);
 void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all parts */
@@ -46,13 +46,14 @@ void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all p
 /* ---- regions: memory in which the ranks of a host keep tensors ----
  *
  * Collectives on tensors in a region need no copies. A region is shared memory with one part for
- * each rank. All parts have the same size, and a tensor has the same offset in every part. The
- * table finds the region of a pointer. Any thread. */
+ * each rank. All parts have the same size, and a tensor has the same offset in every part. struct
+ * regions finds the region of a pointer. Any thread may call the functions. */
 
 /* Bytes between parts. If the distance between parts were a power of two, reads and writes would
  * run at half speed: the L1 cache of some processors predicts the way of a line from a few bits of
  * the address (Lipp et al., "Take A Way: Exploring the Security Implications of AMD's Cache Way
- * Predictors", 2020). The gap need not fill large pages, so parts begin and end inside them. */
+ * Predictors", 2020). The gap is shorter than a large page, because a part may begin and end inside
+ * a large page. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {
@@ -88,9 +89,9 @@ static inline char *region_part(const struct region *r, int local_rank) {
  * One process makes the memory, the other processes of the host map it. Each process has two
  * mappings. Writes through `shared` reach all processes. `view` shows the same bytes, but a page of
  * the view that this process writes becomes private. So a library that rewrites its inputs in
- * place, such as MXNet with oneDNN's layouts, can't change what other processes read. Settling
- * drops the private pages. A page uses no memory until a process writes to the page; from then on
- * the page is on the NUMA node of that process. */
+ * place, such as MXNet with oneDNN's layouts, can't change what other processes read.
+ * host_memory_settle drops the private pages. A page uses no memory until a process writes to the
+ * page; from then on the page is on the NUMA node of that process. */
 
 struct host_memory {
     char *shared, *view;

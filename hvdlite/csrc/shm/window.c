@@ -32,7 +32,7 @@ _Static_assert(WINDOW_CPUS == CPU_SETSIZE, "the window must have room for a whol
 
 void cpus_publish(struct window *w) {
     cpu_set_t own;
-    /* fails if the machine has more cores than a cpu_set_t has bits */
+    /* the call fails if the machine has more cores than a cpu_set_t has bits */
     if (sched_getaffinity(0, sizeof own, &own)) return;
     for (size_t i = 0; i < WINDOW_CPUS; i++) window_self(w)->cpus.usable[i] = CPU_ISSET(i, &own);
 }

@@ -37,18 +37,18 @@ void doorbell_wake_all(atomic_uint *word);
 
 /* ---- the window ---- */
 
-/* An allreduce in teams works on 4 rounds at once (collectives/window.c): with fewer slots ranks
- * would wait for each other for ever. Slots of 512 KiB and 1 MiB were not faster with helper
- * threads on 16 cores of an Intel Xeon. The memory of the fast path is chosen, not measured: a
- * tensor without room there is negotiated. */
+/* WINDOW_SLOTS: an allreduce in teams works on 4 rounds at once (collectives/window.c), and with
+ * fewer slots the ranks would wait for each other for ever. WINDOW_SLOT: slots of 512 KiB and 1 MiB
+ * were not faster with helper threads on 16 cores of an Intel Xeon. WINDOW_FAST_PATH: chosen, not
+ * measured; a tensor for which the fast path has no room is negotiated. */
 enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_FAST_PATH = 1 << 20 };
 
-/* A flag counts the rounds in which this rank has ... */
+/* Each flag counts the rounds in which this rank has done one step. */
 enum window_flag {
-    WINDOW_STAGED,  /* ... written its input to its slot */
-    WINDOW_REDUCED, /* ... added up its chunk and written the sum to all slots */
-    WINDOW_TAKEN,   /* ... finished with the other ranks' slots */
-    WINDOW_PASSED,  /* ... added its chunk of its team, if the ranks form several teams */
+    WINDOW_STAGED,  /* this rank has written its input to its slot */
+    WINDOW_REDUCED, /* this rank has added up its chunk and written the sum to all slots */
+    WINDOW_TAKEN,   /* this rank no longer uses the other ranks' slots */
+    WINDOW_PASSED,  /* this rank has added its chunk for its team; used only with several teams */
     WINDOW_FLAGS
 };
 
@@ -76,7 +76,7 @@ struct window {
     int n, self;               /* number of ranks on this host; this rank's local rank */
     uint64_t rounds;           /* rounds completed; equal on all ranks between collectives */
     /* Allreduces of `team_bytes` and more run in teams of `team` consecutive ranks
-     * (collectives/window.c). 0: all run in one team. Equal on all ranks. */
+     * (collectives/window.c). team 0: there are no teams. Equal on all ranks. */
     int team;
     size_t team_bytes;
 };
@@ -85,8 +85,9 @@ struct window {
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
-/* Touches the pages that this rank writes. Then the pages are on this rank's NUMA node, and later
- * writes do not pay 1.4 us for each first touch. Call it before another rank uses the memory. */
+/* Touches the pages that this rank writes, so that the pages are on this rank's NUMA node, and
+ * later writes do not pay 1.4 us for the first touch of each page. Call it before another rank uses
+ * the memory. */
 void window_touch(void *memory, int self);
 
 /* Raises this rank's flag to `round`: the rank has done this step of the round. */
@@ -94,7 +95,7 @@ void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* Returns whether the rank has raised the flag to `round` or higher. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
-/* Returns the rank's slot for a round. Every WINDOW_SLOTS-th round uses the same slot. */
+/* Returns the rank's slot for a round. Rounds k and k + WINDOW_SLOTS use the same slot. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
     return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }
@@ -103,14 +104,14 @@ static inline struct window_rank *window_self(struct window *w) { return &w->ran
 
 /* ---- cores ----
  *
- * For each rank of the host, the window shows which cores the rank may use and which core it was
- * last seen on. A rank writes its own core only in collectives, so other ranks may read an old
- * value after the rank has moved. Any thread of a rank. */
+ * For each rank of the host, the window shows which cores the rank may use and on which core the
+ * rank last ran. A rank updates its core only in collectives, so other ranks may read an old value
+ * after the rank has moved to another core. Any thread of a rank may call the functions. */
 
 /* Publishes which cores this process may use. Call it once, before any rank asks for its share. */
 void cpus_publish(struct window *w);
-/* Returns this rank's share of the cores, in cores; ranks that may use the same core share it
- * equally. 0: unknown. */
+/* Returns how many cores this rank may use, if ranks that may use the same core share it equally.
+ * 0: unknown. */
 double cpus_share(const struct window *w);
 /* Returns the container's limit of processor time, in cores; WINDOW_CPUS if there is no limit. */
 double cpus_quota(void);
@@ -118,16 +119,16 @@ double cpus_quota(void);
 /* Publishes the calling thread's present core as this rank's core. */
 void cpus_publish_core(struct window *w);
 /* Like cpus_publish_core, for a rank that is about to wait. Returns true if another rank of the
- * host was last seen on this core: if this thread spun, that rank could not run. */
+ * host last ran on this core: if this thread spun, the other rank could not run. */
 bool cpus_crowded(struct window *w);
 
 /* ---- copies of memory that two cores write in turn, cache line by cache line: lines.c ----
  *
  * If a core writes to a line that another core has read, the writing core must wait until the other
  * core drops the line. But a core that reads a line and then writes to it gets the line together
- * with the right to write. So the only reader of another rank's data also writes to that data:
- * sums, or the same bytes. Two cores of an AMD EPYC that share only the last-level cache pass on
- * 64 KB in 10 us this way, otherwise in 34 us. */
+ * with the right to write. So the only reader of another rank's data writes to this data after
+ * reading: it writes sums, or the same bytes again. Two cores of an AMD EPYC that share only the
+ * last-level cache pass on 64 KB in 10 us this way, otherwise in 34 us. */
 
 /* Copies lines. A rank that sees a flag raised after the copy (memory_order_release) also sees the
  * copied data. */
