@@ -82,7 +82,7 @@ int codec_encode(const struct codec_input *in, bool finite, struct codec_part pa
     bool topk = c.kind == HVD_CODEC_TOPK;
     uint32_t *first = in->message;
     uint32_t *words = first + 1 + (topk ? 0 : codec_bits_words(c.kind, at));
-    bool leads = at == 0 && (n > 0 || part.n == 0); /* of all parts only one */
+    bool leads = at == 0 && (n > 0 || part.n == 0); /* true for exactly one part */
     if (leads) *first = finite ? 0 : UINT32_MAX;
     if (!finite)
         memset(words, 0, codec_bytes(c, n) - FIRST);
@@ -123,7 +123,7 @@ const struct reduce_kernels *codec_kernels(struct codec c, int ranks) {
     return c.kind == HVD_CODEC_TOPK ? NULL : codec_bits_kernels(c.kind, ranks);
 }
 
-/* The kernels have also added up the extra first words, which mark NaN. */
+/* The kernels have also added the extra first words of the messages, which mark NaN. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
                       struct codec_part part) {
     const struct reduce_kernels *k = codec_kernels(c, spec.ranks);

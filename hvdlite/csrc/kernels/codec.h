@@ -3,14 +3,15 @@
  * float16 and bfloat16 round every value. The other codecs keep a residual, the part that the
  * message leaves out, and add the residual to the next gradient. So this part is delayed but not
  * lost (error feedback: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014). With
- * r = residual + gradient:
+ * r = residual + gradient and the threshold T:
  *
  *   2bit   sends +T for r >= T, -T for r <= -T, else 0; 16 values a word, bits 11, 10, 00, the
  *          first value in the highest bits of the first byte, as in MXNet's
  *          gradient_compression-inl.h
- *   1bit   sends +1 for r > T, else -1; 32 values a word, the first one highest, as in MXNet 2.0
- *   topk   sends the k = ceil(ratio * n) values of largest magnitude, among equals the first ones:
- *          k indices of 32 bits in rising order, then k float32
+ *   1bit   sends +1 for r > T, else -1; 32 values a word, the first value in the highest bit, as in
+ *          MXNet 2.0
+ *   topk   sends the k = ceil(ratio * n) values of largest magnitude (the first values of equal
+ *          magnitude): k indices of 32 bits in rising order, then k float32
  *
  * The messages of 2bit, 1bit and topk begin with one extra word. This word is all ones if r has an
  * infinity or a NaN, else 0. If it is all ones, the sender's residual stays unchanged, and every
@@ -23,7 +24,7 @@
 
 struct codec {
     int32_t kind;     /* an hvd_codec */
-    double parameter; /* 2bit, 1bit: T; topk: the ratio; other codecs: 0 */
+    double parameter; /* 2bit, 1bit: threshold; topk: part of the values that is sent; else 0 */
 };
 
 /* Checks the parameter; the error names the tensor. In this file n is a number of values. */
@@ -54,24 +55,26 @@ struct codec_input {
     void *message;   /* codec_bytes(n) bytes */
 };
 
-/* Returns whether the sums of residual and scaled values are finite. An overflow is not finite.
- * Always true for float16 and bfloat16, which encode all values. */
+/* Returns whether all sums of the residual and the scaled values are finite; a sum that overflows
+ * is not. Returns true for float16 and bfloat16, which can encode infinities and NaN. */
 bool codec_finite(const struct codec_input *in, struct codec_part part);
 
-/* Encodes. finite: what codec_finite returns for the whole tensor. The part of topk must be the
- * whole tensor. Fails only if topk lacks memory. */
+/* Encodes a part of the tensor; with topk, the part must be the whole tensor. finite: the result of
+ * codec_finite for the whole tensor. Fails only if memory for topk is short. */
 int codec_encode(const struct codec_input *in, bool finite, struct codec_part part, hvd_error *err);
 
-/* How to decode a sum. A rank that has joined sends only zero bytes, which decode to zeros. In 1bit
- * a zero bit means -1, so 1bit leaves these ranks out of the count. */
+/* How to decode a sum of messages. A rank that has joined sends only zero bytes and must add zeros
+ * to the sum. In 1bit a zero bit means -1, so the decoding of 1bit needs the number of ranks with
+ * data. */
 struct codec_sum {
     int ranks;        /* number of messages */
     int contributors; /* number of ranks with data; the others have joined */
     double factor;    /* multiplies the sum */
 };
 
-/* Adds the ranks' messages, which are `stride` bytes apart; not for float16 and bfloat16. Equal
- * messages give equal bits: 2bit and 1bit count exactly and round once, to float32. */
+/* Decodes and adds the messages of all ranks, which are `stride` bytes apart; not for float16 and
+ * bfloat16. Equal messages give the same bits on every rank. 2bit and 1bit count exactly and round
+ * once, to float32. */
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
                   float *out, struct codec_part part);
 
@@ -79,8 +82,8 @@ void codec_decode(struct codec c, const void *messages, size_t stride, struct co
  * number by number). NULL: there are no such kernels. */
 const struct reduce_kernels *codec_kernels(struct codec c, int ranks);
 
-/* Decodes the sum that these kernels computed. The sum of a float16 or bfloat16 already includes
- * the factor. */
+/* Decodes a sum that the kernels of codec_kernels have computed. For float16 and bfloat16, the
+ * kernels have already multiplied the sum by the factor. */
 void codec_decode_sum(struct codec c, const void *sum, struct codec_sum spec, float *out,
                       struct codec_part part);
 

@@ -4,7 +4,7 @@
 #include "base/floats.h"
 #include "kernels/half.h"
 
-enum { MOST_VALUES = 32 }; /* limit of the number of values in a word */
+enum { MOST_VALUES = 32 }; /* the most values that a word encodes */
 
 /* The layout of a codec's encoded 32-bit words, and the codec's functions. */
 struct bits {
@@ -12,7 +12,7 @@ struct bits {
     int32_t gain, bias_each; /* the sum of the values of m ranks is gain * count + m * bias_each */
     void (*encode)(const float *in, float scale, float *residual, size_t n, float t,
                    uint32_t *words);
-    struct reduce_kernels sum8, sum16; /* results as int8 and int16 */
+    struct reduce_kernels sum8, sum16; /* kernels whose results are int8 and int16 */
 };
 
 /* Return the lowest bit of value i in a word. The first value is in the highest bits of the word's
@@ -129,7 +129,7 @@ static const struct bits *bits_of(int kind) {
     return kind == HVD_CODEC_2BIT ? &TWO : &ONE;
 }
 
-/* Returns the value that a count of one stands for. */
+/* Returns the float32 value of a count of 1. */
 static float level_of(struct codec c, double factor) {
     return (float)((c.kind == HVD_CODEC_2BIT ? (double)(float)c.parameter : 1) * factor);
 }
@@ -146,7 +146,7 @@ void codec_bits_encode(struct codec c, const float *in, float scale, float *resi
     bits_of(c.kind)->encode(in, scale, residual, n, (float)c.parameter, words);
 }
 
-/* Works in blocks whose counts stay in the L1 cache. */
+/* Works on blocks of words, so that the counts of a block stay in the L1 cache. */
 void codec_bits_decode(struct codec c, const char *words, size_t stride, struct codec_sum spec,
                        float *out, size_t n) {
     enum { BLOCK = 128 }; /* words in a block; `sum` has at most 16 KiB */

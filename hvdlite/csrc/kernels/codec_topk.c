@@ -24,13 +24,13 @@ SIMD static void add_scaled(float *restrict residual, const float *restrict in, 
     for (size_t i = 0; i < n; i++) residual[i] += in[i] * scale;
 }
 
-/* The candidates for the k largest values, and the bound that decides among them. */
+/* The candidates for the k values of largest magnitude, and what decides among them. */
 struct choice {
     const float *values;
     uint32_t *index; /* array of count, in rising order */
     size_t count;
-    uint32_t least; /* a magnitude: larger values are taken, ... */
-    size_t equal;   /* ... and the first `equal` of the values that equal it */
+    uint32_t least; /* the smallest magnitude that is sent */
+    size_t equal;   /* of the values with magnitude `least`, the first `equal` values are sent */
 };
 
 static size_t histogram_of_all(const float *values, size_t n, size_t wanted, uint32_t *least) {
@@ -52,8 +52,8 @@ static void list_candidates(struct choice *c, size_t n) {
     }
 }
 
-/* Finds one more digit of `least`. *wanted: how many values with the known digits of `least` must
- * still be taken; the call updates this number. */
+/* Finds one more digit of c->least. *wanted: how many values whose first digits equal the known
+ * digits of c->least are sent; the call updates this number. */
 static void find_digit(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {
@@ -65,7 +65,7 @@ static void find_digit(struct choice *c, int digit, size_t *wanted) {
     c->least |= bin << SHIFT[digit];
 }
 
-/* Returns the number of listed values with a larger first digit; all of these are taken. */
+/* Returns the number of candidates whose first digit is above that of `least`; all are sent. */
 static size_t count_larger(const struct choice *c) {
     size_t larger = 0;
     uint32_t next = c->least + (1u << SHIFT[0]);
@@ -91,7 +91,7 @@ int codec_topk_encode(struct codec c, const float *in, float scale, float *resid
     size_t k = codec_topk_count(c.parameter, n);
     if (!k) return HVD_OK;
     struct choice choice = {.values = residual, .index = malloc((n + 1) * sizeof *choice.index)};
-    if (!choice.index) /* fails before the residual changes */
+    if (!choice.index) /* returns before the residual changes */
         return error_set(err, HVD_NO_MEMORY, "no memory to choose %zu of %zu values", k, n);
     add_scaled(residual, in, scale, n);
     choice.count = histogram_of_all(residual, n, k, &choice.least);

@@ -17,7 +17,7 @@
 #define OR(U, a, b) (((a) | (b)) != 0)
 #define AND(U, a, b) (((a) != 0) & ((b) != 0))
 
-/* NAME names the functions; T is the element, W its accumulator. */
+/* Defines combine_NAME and combine_wide_NAME. T: type of an element; W: type of its accumulator. */
 #define COMBINE(NAME, T, W, U, WIDE_OF, OP)                                                        \
     SIMD static void combine_##NAME(void *wide, const void *in, size_t n) {                        \
         W *w = wide;                                                                               \
@@ -72,7 +72,7 @@ static inline int64_t truncated(double x) {
     return x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-/* Does what truncated() does, for uint64_t accumulators: values up to 2^64 are kept. */
+/* Like truncated(), for uint64_t accumulators: values below 2^64 do not saturate. */
 static inline uint64_t truncated_unsigned(double x) {
     if (!(x >= 0x1p63)) return (uint64_t)truncated(x);
     return x < 0x1p64 ? (uint64_t)x : UINT64_MAX;
@@ -191,8 +191,8 @@ void reduce_all(const struct reduce_kernels *k, void *out, const char *const *in
 
 /* ---- kernels over whole vectors ---- */
 
-/* number of parallel sums: the compiler vectorizes across the sums, and the order in each is
- * fixed */
+/* number of sums that grow in parallel: the compiler vectorizes across the sums, and each sum has a
+ * fixed order of additions */
 enum { ACCUMULATORS = 8 };
 
 #define ADD_PRODUCTS(l, u, v)                                                                      \

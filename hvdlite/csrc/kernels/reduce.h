@@ -18,12 +18,12 @@ struct reduce_final {
     int64_t divisor; /* the number of ranks for an average, else 1 */
 };
 
-/* How the result changes if partial results are stored in the dtype instead of its wider
+/* How the final result changes if partial results are stored in the dtype instead of its wider
  * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* unbounded error: a partial product may overflow */
-    REDUCE_ROUNDS,    /* one more rounding: sums of floating-point numbers */
-    REDUCE_WRAPS      /* no change if unscaled: integers wrap, truth values stay */
+    REDUCE_WIDE_ONLY, /* the error has no bound: a partial product may overflow */
+    REDUCE_ROUNDS,    /* sums of floating-point numbers are rounded once more */
+    REDUCE_WRAPS      /* the result does not change, unless it is scaled: integers wrap */
 };
 
 /* n: number of elements. An output may be the same array as an input; any other overlap is
@@ -44,8 +44,8 @@ struct reduce_kernels {
                  struct reduce_final final);
 };
 
-/* Returns the row. Average uses the row of Sum and a divisor. Adasum also uses the row of Sum, but
- * only its accumulator. */
+/* Returns the kernels for the dtype and op. Average uses the kernels of Sum and a divisor. Adasum
+ * has the kernels of Sum, but uses only those that convert to and from the accumulator. */
 const struct reduce_kernels *reduce_kernels(hvd_dtype dtype, hvd_op op);
 
 /* The dot products a.a, b.b and a.b of two vectors of accumulators, computed in double. */
@@ -53,7 +53,7 @@ struct reduce_dots {
     double aa, bb, ab;
 };
 
-/* For floating-point dtypes only. Equal vectors give equal bits on every machine. */
+/* For floating-point dtypes only. The same vectors give the same bits on every machine. */
 struct reduce_dots reduce_dots(const struct reduce_kernels *k, const void *a, const void *b,
                                size_t n);
 /* Computes out = x a + y b in double; all three are accumulators. */
