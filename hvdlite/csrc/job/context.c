@@ -10,8 +10,8 @@
 
 struct context {
     struct job job; /* must be first: context_release casts it back */
-    bool forked;    /* true in a forked child, which has the memory, but no threads and no MPI */
-    int holds;      /* number of context_hold calls; changed under the write lock */
+    bool forked;    /* true in a forked child, which has a copy of the memory, but no threads */
+    int holds;      /* number of callers that hold the job (context_hold); guarded by `lock` */
 };
 
 static struct {
@@ -20,15 +20,15 @@ static struct {
     uint64_t jobs;           /* number of jobs opened so far; guarded by `lock` */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards the next two fields */
-    bool watches_forks;      /* mark_child is registered; it renews `failing` */
+    bool watches_forks;      /* true: forked children call mark_child */
     struct failures failures;
     struct stacks stacks;
     int exit_code; /* the exit code of a forked child */
 } process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
 
-/* Lets waiting writers go before a new reader; otherwise a sequence of readers could keep a writer
- * waiting for ever. This thread may be in a watcher's call and hold the read lock already, so the
- * wait has a limit. */
+/* Lets waiting writers take the lock before this thread, a new reader; otherwise a sequence of
+ * readers could keep a writer waiting for ever. The wait has a limit, because this thread may hold
+ * the read lock already: a watcher (hvd_watch) runs while the lock is held. */
 static void let_writers_go_first(void) {
     /* longer than HVD_WAIT_MS, after which a waiting caller leaves the context */
     static const double PATIENCE = 2.5e-3 * HVD_WAIT_MS, NAP = 50e-6;
@@ -94,8 +94,9 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* Marks the context of a forked child; a flag is cheaper than calling getpid in every call. Makes
- * new locks, because threads that held a lock at the fork do not exist in the child. */
+/* Marks the context in a forked child, because reading a flag in every call takes less time than
+ * calling getpid. Makes new locks, because threads that held a lock at the fork do not exist in the
+ * child. */
 static void mark_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
@@ -201,7 +202,7 @@ struct group *context_take_group(int id) {
     return g;
 }
 
-/* Uses the lock `failing`, because other threads or the caller may hold `lock` for HVD_WAIT_MS. */
+/* Uses the lock `failing`, because other threads or this thread may hold `lock` for HVD_WAIT_MS. */
 struct failures *context_lock_failures(void) {
     watch_forks(&(hvd_error){0}); /* no job may have been opened yet */
     mutex_lock(&process.failing);

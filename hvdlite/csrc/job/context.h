@@ -1,6 +1,6 @@
-/* The data of the process.
+/* The data of the process: its only job, behind a lock, and data that outlives jobs.
  *
- * Its only job is behind a lock; the other data outlives jobs. Any thread. */
+ * Any thread may call these functions. */
 #ifndef HVDLITE_JOB_CONTEXT_H
 #define HVDLITE_JOB_CONTEXT_H
 
@@ -15,7 +15,7 @@ void context_leave(void);
 /* Calls context_enter and finds the group. name: the tensor's name, for the error. */
 int context_enter_group(int id, const char *name, struct group **out, hvd_error *err);
 
-/* ---- call these between enter and leave ---- */
+/* ---- call these functions between context_enter and context_leave ---- */
 struct job *context_job(void);
 struct group *context_world(void); /* the group of all ranks */
 /* Returns 1 for the first job that this process has opened, 2 for the second, ... */
@@ -23,7 +23,8 @@ uint64_t context_job_number(void);
 /* Returns HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 
-/* ---- call these outside of enter and leave: they wait until all callers have left ---- */
+/* ---- call these functions outside of context_enter and context_leave: they wait until no thread
+ * is between context_enter and context_leave ---- */
 /* Opens the job. Collective. */
 int context_open(struct bootstrap *bootstrap, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
@@ -34,9 +35,10 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
 /* removes the group from the job; NULL: no such group */
 struct group *context_take_group(int id);
 
-/* ---- the process's other data: any time, also inside of enter and leave ---- */
-/* The last errors, kept until the process ends: frameworks raise errors also after the job's end.
- * FAILURES_KEPT is more than the failures of a program between two looks at them. */
+/* ---- other data of the process: call these functions at any time ---- */
+/* The last errors, kept until the process ends, because frameworks raise errors even after the end
+ * of the job. FAILURES_KEPT: chosen, not measured; more errors than a program raises before it
+ * looks at one of them. */
 enum { FAILURES_KEPT = 64 };
 struct failures {
     uint64_t count; /* number of the last failure */
@@ -44,7 +46,7 @@ struct failures {
 };
 struct failures *context_lock_failures(void);
 void context_unlock_failures(void);
-/* A signal handler may call it. */
+/* A signal handler may call this function. */
 struct stacks *context_stacks(void);
 /* The exit code of a forked child, kept here because exit functions get no argument. */
 int *context_exit_code(void);

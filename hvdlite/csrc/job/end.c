@@ -1,7 +1,7 @@
 /* Functions that end the process. No other file ends the process.
  *
- * At a limit, a thread ends the process if other threads have not ended it in time. A forked child
- * ends without the exit functions of its parent. */
+ * At a limit (hvd_limit_set), a separate thread ends the process. A forked child ends without the
+ * exit functions of its parent. */
 #include "hvd.h"
 
 #include "base/os.h"
@@ -31,8 +31,8 @@ static bool enter_job(const struct hvd_limit *l) {
     return false;
 }
 
-/* Returns false and fills *why if the limit's job has failed; also returns false if it has ended:
- * then no rank of the job takes part in the caller's MPI call any more. */
+/* Returns whether the limit's job still runs. If the job has failed, fills *why. After the end or a
+ * failure of the job, no rank of the job takes part in the caller's MPI call any more. */
 static bool is_running(const struct hvd_limit *l, hvd_error *why) {
     if (!enter_job(l)) return false;
     bool failed = context_why_failed(why);

@@ -1,8 +1,8 @@
 /* A handle: one tensor under way.
  *
- * Any number of threads may wait for it or ask for its result. A handle has up to two holders: the
- * caller, and the engine from handle_lend to the completion. The last holder frees the handle, so a
- * caller may drop it while its tensor is under way. */
+ * Any number of threads may wait for the tensor or ask for its result. A handle has up to two
+ * holders: the caller, and, from handle_lend to the completion, the engine. The last holder frees
+ * the handle, so a caller may drop the handle while its tensor is under way. */
 #ifndef HVDLITE_JOB_HANDLE_H
 #define HVDLITE_JOB_HANDLE_H
 
@@ -28,16 +28,16 @@ struct hvd_handle {
 };
 
 struct hvd_handle *handle_new(hvd_error *err);
-/* Makes the engine a holder of the handle. Call it after filling in the tensor, before submitting
- * it. If the submission fails, drop the handle. */
+/* Makes the engine a holder of the handle. Call this function after filling in the tensor and
+ * before submitting it. If the submission fails, call hvd_drop for the engine. */
 void handle_lend(struct hvd_handle *h);
 
-/* Like handle_lend, for a tensor that was submitted before and is done. */
+/* Like handle_lend, for a plan that is not under way. */
 void handle_renew(struct hvd_handle *h, const void *in, void *out);
-/* ends the handle with the error, because the engine has refused its tensor */
+/* Completes the handle with the error, because the engine has refused its tensor. */
 void handle_refuse(struct hvd_handle *h, const hvd_error *err);
 
-/* Does what hvd_finish does, without stepping the engine. */
+/* Like hvd_finish, but does not run the engine's steps. */
 bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err);
 
 #endif

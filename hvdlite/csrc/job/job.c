@@ -28,8 +28,8 @@ static void use_options(struct job *j, int local_size) {
     const struct options *o = &j->config.options;
     bool own_cores = wait_may_spin(local_size);
     double spin = own_cores ? (double)o->spin * 1e-6 : 0;
-    /* if ranks share cores, they yield to each other, so a long yield does not mean that other
-     * programs compute */
+    /* ranks that share cores yield to each other; so if they share cores, a long yield does not
+     * mean that another program computes */
     struct crowd *crowd = own_cores ? &j->crowd : NULL;
     j->patience =
         (struct patience){{spin, (double)o->yield * 1e-6, crowd}, .timeout = o->data_timeout};
@@ -74,10 +74,11 @@ static int group_number(const int *job_ranks, int size) {
     return job_ranks ? LEAST + (int)number : 0;
 }
 
-/* Between hosts waits do not spin, because a message from another host takes longer than a spin,
- * and a yielding thread finds the message equally fast. With 2x1 ranks (hosts x ranks per host)
- * waits take as long as with spins. If the hosts share cores, as in tests, 4 KB take 0.49 instead
- * of 0.64 ms on 8x1, and 0.40 instead of 0.85 ms on 4x2. */
+/* A wait for another host does not spin, because a message from another host takes longer than a
+ * spin, and a yielding thread finds the message equally fast. On 2 hosts with 1 rank each, waits
+ * take as long as with spins. If emulated hosts share cores, as in tests, an allreduce of 4 KB
+ * takes 0.49 instead of 0.64 ms on 8 hosts with 1 rank, and 0.40 instead of 0.85 ms on 4 hosts with
+ * 2 ranks. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;
@@ -108,7 +109,7 @@ int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *
                    struct group **out, hvd_error *err) {
     struct group opened = {0};
     HVD_TRY(open_transport(j, &opened, bootstrap, job_ranks, err));
-    struct group *g = group_new(err); /* second: closing the transport tells the other ranks */
+    struct group *g = group_new(err); /* if it fails, closing the transport tells other ranks */
     if (!g) return transport_close(opened.transport, false), err->code;
     *g = opened;
     int code = start_group(j, g, job_ranks, err);
@@ -169,7 +170,9 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
         length = snprintf(own, sizeof own, "%.*s%d%s", (int)(mark - path), path, rank,
                           mark + strlen(MARK));
     if (length >= (int)sizeof own)
-        return error_set(err, HVD_INVALID, "the timeline's path '%.60s...' is too long", path);
+        return error_set(err, HVD_INVALID,
+                         "the timeline's path '%.60s...' has %d bytes: expected at most %d", path,
+                         length, (int)sizeof own - 1);
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
 }
 
@@ -189,8 +192,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
-/* Takes over the options of rank 0 that must be equal on all ranks. They decide which algorithms
- * run, and the text of the error about a silent rank (transport_dead). */
+/* Takes over those options of rank 0 that must be equal on all ranks, because they decide which
+ * algorithms run, and the text of the error about a silent rank (transport_dead). */
 static int use_options_of_rank_0(struct job *j, const struct transport *t, hvd_error *err) {
     struct options *o = &j->config.options;
     double values[] = {o->deterministic, o->data_timeout, o->stall_failure};
@@ -222,7 +225,7 @@ static int tune_messages(struct job *j, struct transport *t, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Call it after all ranks have opened the window: it shows which cores each rank may use. */
+/* Call it after all ranks have opened the window, which shows the cores that each rank may use. */
 static void open_helpers(struct job *j, const struct transport *t) {
     enum { DEFAULT_MOST = 8 }; /* more threads were not measured */
     const struct window *window = t->layout.host.window;
@@ -280,8 +283,9 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    /* Added before its engine starts. Closing a started engine would wait for the engine's thread,
-     * which waits for the caller's lock (give_up). */
+    /* The group is added before its engine starts, so that no failure follows the start: closing an
+     * engine that has started waits for the engine's thread, and this thread may wait for the
+     * caller's lock (give_up in context.c). */
     if (!code) code = job_add(j, world, &id, err);
     bool added = !code;
     code = open_world(j, world, bootstrap, code, err);

@@ -16,17 +16,17 @@
 struct bootstrap {
     transport_opener *open;
     const void *where;
-    bool taken; /* true: `open` was called, so it owns what `where` owns */
+    bool taken; /* true: `open` was called; what `where` owns belongs to the transport */
 };
 
 struct group {
     struct transport *transport;
     struct engine *engine;
-    int *job_ranks; /* by rank of the group: the rank's number in the job; NULL: the same number */
+    int *job_ranks; /* by rank of the group: the rank's number in the job; NULL: they are equal */
 };
 
 struct job {
-    struct group **groups; /* by id; NULL: closed. Ids are not reused */
+    struct group **groups; /* by id; NULL: the group is closed. Ids are not reused */
     int ngroups;
     atomic_bool left;        /* true: this rank has left all groups */
     struct transport *world; /* the transport of group 0 */
@@ -41,28 +41,28 @@ struct job {
     struct flight *flight;    /* NULL: switched off, or memory was short */
 };
 
-/* Collective. Reads the environment into j->config, except for give_up, which the caller sets
- * before. job_close accepts a zeroed job. */
+/* Collective. Reads the environment into j->config. The caller sets j->config.give_up before.
+ * job_close accepts a zeroed job. */
 int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err);
 void job_close(struct job *j);
 
-/* Starts this rank's timeline file. {rank} in `path` becomes the rank; without {rank} only rank 0
- * writes. */
+/* Starts this rank's timeline file. {rank} in `path` becomes the rank's number; without {rank} only
+ * rank 0 writes a file. */
 int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err);
 
 /* NULL: no such group, or closed. */
 struct group *job_group(const struct job *j, int id);
 
-/* job_make_group makes a group; collective; no lock. `job_ranks`: its ranks in the job. job_add
- * then adds the group to the job and returns its id. */
+/* job_make_group makes a group; collective; no lock. `job_ranks`: the numbers that the group's
+ * ranks have in the job. job_add then adds the group to the job and returns the group's id. */
 int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
 /* removes a group and returns it; the caller owns it. NULL: no such group */
 struct group *job_take(struct job *j, int id);
 
-/* Stops the group's engine and frees the group; NULL is allowed. No lock, because the group has
- * been removed from the job. */
+/* Stops the group's engine and frees the group; NULL is allowed. No lock is needed, because the
+ * group has been removed from the job. */
 void group_close(struct group *g);
 
 #endif

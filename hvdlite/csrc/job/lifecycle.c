@@ -51,8 +51,8 @@ void hvd_lose_host(const char *host) {
 
 /* ---- groups ---- */
 
-/* Holds the job instead of entering the context, so that a caller that waits here does not block
- * other callers. */
+/* Calls context_hold instead of context_enter, so that a thread that waits here for other ranks
+ * does not block other threads of this process. */
 static int open_group(struct bootstrap *bootstrap, const int *ranks, int *group, hvd_error *err) {
     struct job *job;
     struct group *g = NULL;
@@ -96,7 +96,7 @@ int hvd_wait_end(int group, double seconds) {
     return ended;
 }
 
-/* Holds the job during the call, because the group uses the job's sockets and recorder. */
+/* Calls context_hold, because the group uses the job's sockets and flight recorder. */
 void hvd_group_close(int group) {
     struct job *job;
     if (context_hold(&job, NULL)) return;

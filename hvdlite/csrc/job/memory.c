@@ -58,8 +58,8 @@ struct hvd_region {
     int fd;               /* file of this rank's part, which other ranks open through /proc */
 };
 
-/* Gets the topology. Fails if the ranks of each host do not share memory: then there are no
- * regions. */
+/* Stores this rank's topology in *at. Fails if the ranks of a host do not share memory, because
+ * then there are no regions. */
 static int find_place_on_host(hvd_topology *at, hvd_error *err) {
     HVD_TRY(hvd_where(at, err));
     HVD_TRY(context_enter(err));
@@ -92,8 +92,8 @@ hvd_region *hvd_region_create(size_t bytes, hvd_error *err) {
 
 void *hvd_region_memory(hvd_region *r) { return region_part(&r->region, r->region.self); }
 
-/* Returns the used bytes of a part, rounded up to whole large pages, because a large page is mapped
- * as a whole. */
+/* Returns the used bytes of a rank's part, rounded up to whole large pages, because the kernel maps
+ * a large page as a whole. */
 static size_t bytes_used(const hvd_region *r, int local_rank, uint64_t used) {
     size_t whole = shmem_whole_pages(region_part(&r->region, local_rank), (size_t)used);
     return whole < r->region.stride ? whole : r->region.stride;

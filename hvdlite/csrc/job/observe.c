@@ -1,4 +1,4 @@
-/* What a job shows to its user. */
+/* The functions of hvd.h that show what a job does: counters, recorder, timeline, kept errors. */
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "hvd.h"
 
@@ -75,8 +75,8 @@ int hvd_timeline_stop(hvd_error *err) {
 
 /* ---- kept errors ----
  *
- * A framework raises a collective's error as its own exception, which has only the error's text.
- * The number at the end of the text leads back to the error. */
+ * A framework raises the error of a collective as its own exception, which has only the text of the
+ * error. By the number at the end of this text, hvd_kept_failure finds the other fields. */
 
 const char hvd_error_mark[] = " [hvdlite error ";
 

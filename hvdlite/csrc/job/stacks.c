@@ -1,8 +1,9 @@
 /* On a signal, the thread that handles it appends its C stack to a file and calls the previous
  * handlers.
  *
- * Only this file handles signals. There are two previous handlers, and neither calls the other: the
- * user's handler, and the handler that hvdlite has installed over it to write Python stacks. */
+ * Only this file handles signals. There are two previous handlers, which do not call each other:
+ * the user's handler, and a handler that writes Python stacks, which hvdlite has installed over the
+ * user's handler. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "job/stacks.h"
 
@@ -24,7 +25,7 @@ static void backtrace_symbols_fd(void *const *frames, int n, int file) {
 }
 #endif
 
-enum { MOST_FRAMES = 64 }; /* chosen; they are on the stack of the thread, in a signal handler */
+enum { MOST_FRAMES = 64 }; /* chosen; the handler keeps the frames on the stack of the thread */
 
 static bool is_handler(const struct sigaction *action) {
     return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
@@ -61,7 +62,7 @@ void hvd_stacks_install(int number, int file) {
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     struct stacks *s = context_stacks();
     s->file = file;
-    backtrace(frames, 1); /* the first call loads libgcc; a handler must not do this */
+    backtrace(frames, 1); /* the first call loads libgcc, which a signal handler must not do */
     sigemptyset(&action.sa_mask);
     sigaction(number, NULL, &s->before);
     sigaction(number, &action, NULL);

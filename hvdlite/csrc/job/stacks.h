@@ -1,7 +1,7 @@
 /* What the signal handler of stacks.c needs.
  *
- * A part of the process's object in context.c. A handler gets no argument for data, so it asks for
- * this part by context_stacks. Everything is written before the handler is installed. */
+ * context.c has one struct stacks for the process. A signal handler gets no argument for data, so
+ * it calls context_stacks. All fields are written before the handler is installed. */
 #ifndef HVDLITE_JOB_STACKS_H
 #define HVDLITE_JOB_STACKS_H
 
@@ -9,7 +9,7 @@
 
 struct stacks {
     struct sigaction users, before; /* the two previous handlers */
-    int file;                       /* gets the stacks */
+    int file;                       /* the file to which the handler writes C stacks */
 };
 
 #endif

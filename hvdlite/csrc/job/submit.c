@@ -12,7 +12,7 @@ _Static_assert(offsetof(struct tensor, request) + sizeof(struct request) == size
                "struct tensor must end with the request: translate() zeroes all before its dims");
 
 static int rule_of(const hvd_update *update) {
-    /* out of range: request_check refuses it */
+    /* a rule out of range becomes HVD_RULES, which request_check refuses */
     if (update->rule < 0 || update->rule > HVD_RULES) return HVD_RULES;
     return update->dealt ? update->rule | REQUEST_DEALT : update->rule;
 }
@@ -85,7 +85,7 @@ static void *copy(const void *from, size_t bytes) {
 }
 
 /* If memory for the copy of the splits is short, the engine submits the tensor as failed. If memory
- * for the copy of the reason is short, the error has no reason. */
+ * for the copy of from->failed is short, the error of the tensor has no reason. */
 int hvd_prepare(const hvd_tensor *from, struct tensor *to, hvd_error *err) {
     if (check_and_translate(from, to, err)) return error_of(err, from->name);
     to->splits = copy(from->splits, from->nsplits * sizeof *from->splits);
@@ -108,7 +108,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group has been closed: its corked tensors have ended, too. */
+/* Does nothing if the group has been closed, because its corked tensors have then ended. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
@@ -154,7 +154,7 @@ int hvd_finish(hvd_handle *h, double seconds, hvd_error *err) {
     return handle_finish(h, seconds, err);
 }
 
-/* Checks the tensor again, because the plan may have been made in an earlier job. */
+/* Checks the plan's tensor again, because the plan may have been made in an earlier job. */
 static int submit_and_drive(hvd_handle *h, bool drives, hvd_error *err) {
     struct request *r = &h->tensor.request;
     struct group *g;
