@@ -160,8 +160,8 @@ int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const cha
 }
 
 /* If MXNet exports no symbols for oneDNN layouts, only get_data restores the plain layout, and
- * get_data waits for the array. An operation that holds the array must not wait for it, so get_data
- * is called here, before the operation is pushed. */
+ * get_data waits until the array is free. An operation that holds the array must not wait for the
+ * same array, so this function calls get_data before the operation is pushed. */
 int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                hvd_error *err) {
     void *data;
@@ -185,8 +185,8 @@ bool mxnet_array_any_share(NDArrayHandle *arrays, int n) {
     return false;
 }
 
-/* The second word of an NDArray points to libstdc++'s control block: a virtual table, then the
- * count. */
+/* The second word of an NDArray points to the control block of libstdc++'s shared pointer: the
+ * address of a virtual table, then the reference count. */
 int hvd_mxnet_references(void *array) {
     const void *control = ((void **)array)[1];
     return ((const int *)control)[sizeof(void *) / sizeof(int)];

@@ -54,8 +54,9 @@ struct mxnet_api {
     int (*wait_to_read)(NDArrayHandle);
     int (*is_recording)(bool *);
     const char *(*last_error)(void);
-    /* oneDNN layouts: C++ symbols whose only argument is `this`, an NDArray::Chunk. NULL: not
-     * exported. */
+    /* Whether an array has a oneDNN layout, and the change back to the plain layout: C++ methods of
+     * NDArray::Chunk, whose only argument is `this`. is_blocked NULL: MXNet does not export both
+     * methods. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
     /* Constructor and destructor of std::runtime_error. dmlc::Error, its subclass, adds no
@@ -67,7 +68,7 @@ struct mxnet_api {
 /* libmxnet: path of the library, which must be loaded already. */
 int mxnet_api_find(struct mxnet_api *api, const char *libmxnet, hvd_error *err);
 
-/* ---- properties of an NDArray; each error names the tensor ---- */
+/* ---- functions on an NDArray; each error names the tensor ---- */
 
 /* Fills in dtype, ndim and dims of *tensor. tensor->dims points to `dims`, so `dims` must live as
  * long as *tensor. */
@@ -86,8 +87,8 @@ int mxnet_array_check_residual(const struct mxnet_api *api, NDArrayHandle array,
 int mxnet_array_keep(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                      NDArrayHandle *own, hvd_error *err);
 
-/* Restores the plain layout if only a waiting call can restore it. Call this function before
- * pushing an operation on the array. */
+/* Restores the array's plain layout if this MXNet can do so only by waiting for the array. Call
+ * this function before pushing an operation on the array. */
 int mxnet_array_restore_layout(const struct mxnet_api *api, NDArrayHandle array, const char *name,
                                hvd_error *err);
 

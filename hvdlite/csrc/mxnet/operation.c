@@ -6,9 +6,9 @@
 
 /* ---- memory ---- */
 
-/* Reuses the memory of operations with one collective. If one thread allocates and another thread
- * frees, both wait for each other in malloc; that takes a tenth of the time of pushing a small
- * gradient. */
+/* Reuses the memory of operations with one collective. If one thread allocated the memory and
+ * another thread freed it, the two threads would wait for each other in malloc, for a tenth of the
+ * time that pushing a small gradient takes. */
 static struct operation *get_memory(hvd_mxnet *lib, int n) {
     void **kept = NULL;
     if (n == 1) {
@@ -99,8 +99,8 @@ static void complete(struct operation *op) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-    /* all operations share this error, so no operation may append to it */
-    hvd_error *no_memory = &op->lib->no_memory;
+
+    hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations, so never changed */
     mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);
     if (!op->error) op->error = no_memory;
@@ -108,8 +108,9 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* The last thread that uses the operation completes it; this may free the operation. If MXNet has
- * dropped the operation, the thread only frees it, because MXNet itself raises the reason. */
+/* Ends one use of the operation. The thread that ends the last use completes the operation, which
+ * may free it. If MXNet has dropped the operation, this thread only frees it, because MXNet itself
+ * raises the reason. */
 static void drop_use(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }
@@ -154,7 +155,7 @@ static void submit_in_order(struct queues *queues, struct collective *m) {
     }
 }
 
-/* Finds the memory of the held arrays, when no operator of this rank uses them any more. */
+/* Finds the memory of the held arrays. Called when no operator of this rank uses the arrays. */
 static int find_held(struct operation *op, hvd_error *err) {
     const char *name = op->collectives[0].tensor.request.name;
     for (int i = 0; i < op->nheld; i++) {

@@ -1,7 +1,7 @@
 /* The life of an operation: one or more collectives that MXNet's engine runs as one.
  *
- * The caller's thread makes an operation, one of MXNet's threads runs or drops it, and hvdlite's
- * engine thread completes it. The last of these threads frees it. */
+ * The caller's thread makes an operation, one of MXNet's threads runs or drops the operation, and
+ * hvdlite's engine thread completes it. The last of these three threads frees the operation. */
 #ifndef HVDLITE_MXNET_OPERATION_H
 #define HVDLITE_MXNET_OPERATION_H
 
@@ -13,8 +13,9 @@
 
 #include <stdatomic.h>
 
-/* Chosen, not measured: more than the failures between a failure and its exception in MXNet. An
- * older failure is raised without its attributes. */
+/* The number of failures that are kept. Chosen, not measured: more than the failures that follow a
+ * failure before MXNet raises its exception. The exception of an older failure has no
+ * attributes. */
 enum { MXNET_FAILURES = 1024 };
 
 struct hvd_mxnet {
@@ -22,7 +23,7 @@ struct hvd_mxnet {
     void *function; /* operation_run3 or operation_run4 */
     bool naive;
     atomic_int waiting;   /* number of collectives that are pushed but not submitted */
-    struct queues queues; /* the queues of these collectives */
+    struct queues queues; /* the collectives that are pushed but not submitted */
     /* held while an error is given to MXNet, because MXNet's list of exceptions has no lock */
     struct mutex reporting;
     struct mutex freeing; /* guards `freed` */
@@ -55,12 +56,15 @@ struct held {
     struct host_range *view; /* the range of the view that contains the array; NULL: none */
 };
 
-/* What hvdlite pushes to MXNet. MXNet's deleter ends it, inside the completion or later. */
+/* An operation, which hvdlite pushes to MXNet. MXNet ends it by operation_end. */
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    bool pushed, ran; /* false: MXNet dropped the operation because one of its arrays has failed */
-    /* MXNet's naive engine ignores errors, so the pushing thread waits and reads the error here */
+    /* pushed: hvdlite has given the operation to MXNet. ran: MXNet has run it; false in
+     * operation_end: MXNet dropped it, because one of its arrays has failed */
+    bool pushed, ran;
+    /* where the pushing thread, which waits, reads the error if MXNet's engine is the naive engine,
+     * which ignores errors; else NULL */
     hvd_error *report;
     /* the errors of all failed collectives; NULL: none; lib->reporting guards it */
     hvd_error *error;

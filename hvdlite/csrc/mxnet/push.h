@@ -1,10 +1,10 @@
 /* The MXNet binding: collectives as asynchronous operations of MXNet's engine.
  *
- * It needs no MXNet header and does not link to MXNet: it looks up the C API in the library that
- * Python has loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its arrays are
- * free, then submits the tensor and returns. hvdlite's engine thread completes the operation; then
- * MXNet runs the operations that wait for the array. If a collective fails, MXNet raises the error
- * at the user's next wait for the array. */
+ * The binding needs no header of MXNet and does not link to MXNet: it looks up the C API in the
+ * library that Python has loaded (MXNet 1.6 to 2.0). An operation waits in MXNet's queues until its
+ * arrays are free, then submits the tensor and returns. hvdlite's engine thread completes the
+ * operation; then MXNet runs the operations that wait for the array. If a collective fails, MXNet
+ * raises the error at the user's next wait for the array. */
 #ifndef HVDLITE_MXNET_PUSH_H
 #define HVDLITE_MXNET_PUSH_H
 
@@ -32,17 +32,17 @@ typedef struct hvd_mxnet_work {
  * that exists once per host. */
 typedef struct hvd_mxnet_held {
     void *array;
-    /* the memory whose view contains the array, in pages that contain nothing else; NULL: none */
+    /* the memory whose view contains the array, alone in its pages; NULL: no view contains it */
     hvd_memory *memory;
     /* index of the collective that settles the view (host_memory_settle); in rising order */
     int work;
 } hvd_mxnet_held;
 
-/* Pushes n collectives as one operation. All are submitted together when all arrays are free, and
- * end together. If some fail, MXNet raises their errors at the first wait for any of the arrays. If
- * two arrays share memory, pushes the collectives one by one. If an argument is wrong, the call
- * fails immediately and pushes nothing. With MXNet's naive engine, returns when the collectives are
- * done, with their error. */
+/* Pushes n collectives as one operation. When all arrays are free, all collectives are submitted
+ * together; they also end together. If some fail, MXNet raises their errors at the first wait for
+ * any of the arrays. If two arrays share memory, pushes the collectives one by one. If an argument
+ * is wrong, the call fails immediately and pushes nothing. With MXNet's naive engine, the call
+ * returns when the collectives are done, with their error. */
 int hvd_mxnet_push(hvd_mxnet *lib, const hvd_mxnet_work *works, int n, hvd_error *err);
 /* Like hvd_mxnet_push, for an operation that also holds arrays. No two arrays may share memory. */
 int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
@@ -69,9 +69,9 @@ int hvd_mxnet_waiting(hvd_mxnet *lib);
  * Returns 1: *err is that failure. Returns 0: not found. */
 int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
 
-/* A watch shows, without waiting, whether NDArrays have been written. It pushes an empty operation
- * that reads the arrays. MXNet runs this operation when all earlier operations on the arrays are
- * done, or drops it if one of the arrays has failed. */
+/* A watch shows, without waiting, whether NDArrays have been written. hvd_mxnet_watch_start pushes
+ * an empty operation that reads the arrays. MXNet runs this operation when all earlier operations
+ * on the arrays are done, or drops it if one of the arrays has failed. */
 typedef struct hvd_mxnet_watch hvd_mxnet_watch;
 /* Starts a watch of the operations that have been pushed on n arrays, given by their handles. NULL:
  * see *err. */

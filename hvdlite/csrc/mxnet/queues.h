@@ -1,9 +1,10 @@
 /* Queues submit the collectives of one name in the order in which they were pushed.
  *
  * MXNet may drop an operation, then run a later operation on the same array, and only then delete
- * the dropped operation. Only the deletion reports the failure. So without queues, the next step's
- * tensor could overtake the failed tensor of the same name and be summed with the other ranks'
- * failed step: a wrong sum without an error. Any thread. */
+ * the dropped operation. Only the deletion reports the failure. Without queues, the tensor of the
+ * next step could overtake the failed tensor of the same name. The other ranks would add it to
+ * their tensors of the failed step: a wrong sum without an error. Any thread may call these
+ * functions. */
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 
@@ -16,7 +17,7 @@ struct queue_entry {
     uint64_t hash;            /* hash of the name */
     const char *name;
     int group;
-    bool ready; /* true: may be submitted once it is the oldest entry of its name */
+    bool ready; /* true: the entry may be submitted when it is the oldest entry of its name */
     void *value;
 };
 
