@@ -126,8 +126,9 @@ static bool check_size(struct channel *c, int peer, const struct frame *p, size_
     return false;
 }
 
-/* Handles a frame that has begun to arrive in memory of the channel, because its receive was posted
- * late: copies the bytes that have arrived and directs the rest into the receive's memory. */
+/* If the frame for a new receive has begun to arrive already, in memory of the channel: copies the
+ * bytes that have arrived to the receive's memory, and directs the rest there. Returns false if no
+ * such frame is arriving. */
 static bool redirect_frame(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->early || l->head.group != c->group) return false;
@@ -230,8 +231,8 @@ int channel_check(const struct channel *c, int from, double patience, hvd_error 
         return error_blame(err, from);
     }
     if (!c->over || clock_now() - c->over_since < patience) return HVD_OK;
-    error_set(err, HVD_RANK_LEFT, "rank %d could not open or use a group of ranks: see its error",
-              c->over - 1);
+    error_set(err, HVD_RANK_LEFT,
+              "rank %d could not open or use a group of ranks: see that rank's error", c->over - 1);
     return error_blame(err, c->over - 1);
 }
 

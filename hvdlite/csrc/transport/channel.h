@@ -29,11 +29,11 @@ struct channel {
     struct frames *posted; /* array by peer */
     struct frames *kept;   /* array by peer: complete frames that no receive waits for yet */
     struct frames inbox;
-    /* frames: all frames, which are freed with the channel; free: the unused ones among them */
+    /* frames: all frames of this channel, which frees them; free: those frames that are unused */
     struct frame *frames, *free;
-    int over; /* 1 + the first peer whose group has failed; 0: none */
+    int over; /* 1 + the first peer that has reported a failure of this group; 0: none */
     double over_since;
-    int cut; /* 1 + the peer that sent a frame of another size; 0: none */
+    int cut; /* 1 + the peer whose frame had another size than its receive; 0: none */
 };
 
 /* Delivers the frames of all groups to their channels. */
@@ -55,8 +55,8 @@ void channel_abandon(struct channel *c);
 
 /* Sends a message; copies the data. */
 int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_error *err);
-/* Tells the peers that this rank has closed its group after a failure, or can't open its group.
- * They must not wait for this rank. Takes the net's lock itself. */
+/* Tells the peers that this rank has closed the group after a failure, or can't open the group, so
+ * that they do not wait for this rank. Takes the net's lock itself. */
 void channel_over(struct net *n, uint32_t group, const int *peers, int size);
 /* Returns the next message from the peer `from`, or from any peer (NOBODY). NULL: no message. */
 struct frame *channel_take(struct channel *c, int from);
@@ -65,7 +65,7 @@ struct frame *channel_take(struct channel *c, int from);
  * closed its group after a failure and has not told the cause within `patience` seconds. Before
  * this call, take the messages that have arrived. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
-/* Sets the error of a frame whose size differs from its receive's. */
+/* Sets the error of a frame whose size differs from the size of its receive. */
 int channel_cut(int peer, hvd_error *err);
 
 #endif

@@ -5,12 +5,13 @@
 
 #include <assert.h>
 
-/* Seconds; limited, because the negotiation has its own deadlines, such as the 20 ms after which
- * reports go up (negotiation/aggregate.h). */
+/* Longest sleep in a wait for data, in seconds, if arriving data ends the sleep. Limited, because
+ * the waiting thread also negotiates, and the negotiation has deadlines: for example, a leader
+ * waits at most 20 ms for late ranks (negotiation/aggregate.h). */
 static const double LONGEST_DATA_SLEEP = 10e-3;
-/* Seconds, in a wait in which arriving data ends no nap; chosen, not measured. Longer: data is
- * noticed later, and MPI moves data only while it is called. Shorter: long waits take more of the
- * core. */
+/* Longest nap in a wait for data, in seconds, if arriving data does not end the nap. Chosen, not
+ * measured: after longer naps, data is noticed later, and MPI moves data only while it is called;
+ * with shorter naps, long waits take more of the core. */
 static const double LONGEST_NAP = 0.2e-3;
 
 static int transport_rank(const struct comm *comm, int rank) {
@@ -41,10 +42,11 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 
 struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->helpers; }
 
-/* How much longer than the limit a wait for data may last. At the limit the engines find a silent
- * rank, and their error names that rank. So a wait for data fails by itself only if the other
- * rank's engine answers but sends no data. A quarter is more than the interval between two looks of
- * the engines, at most a sixteenth of the limit (negotiation/watch.c). */
+/* A wait for data fails after this many times the limit (HVDLITE_DATA_TIMEOUT_SECONDS). At the
+ * limit, engines find a silent rank and name it in their error. So a wait for data fails by itself
+ * only if the other rank's engine answers, but the rank sends no data. The extra quarter is longer
+ * than the interval at which engines look for silent ranks, at most a sixteenth of the limit
+ * (negotiation/watch.c). */
 static const double DATA_TO_ANSWERS = 1.25;
 
 /* What a rank waits for. */
@@ -54,8 +56,8 @@ struct awaited {
     unsigned ticket; /* taken before the check for data, if transport_blocks */
 };
 
-/* Yields, naps or sleeps. If arriving data wakes this rank, the rank sleeps even for a short time,
- * because a sleep also moves the data of other waits. */
+/* Yields, naps or sleeps. If arriving data wakes this rank, the rank sleeps instead of yielding,
+ * because a sleep also moves the data of other transfers. */
 static void pause_for(struct transport *t, struct waiter *waiter, struct awaited what) {
     double nap = waiter_next(waiter, clock_now(), transport_policy(t), LONGEST_NAP);
     if (transport_blocks(t) && (nap > 0 || (nap < 0 && what.rings)))
@@ -64,8 +66,7 @@ static void pause_for(struct transport *t, struct waiter *waiter, struct awaited
         waiter_do(waiter, nap);
 }
 
-/* Called after an unsuccessful check: negotiates, then waits as the policy says. Fails after the
- * timeout. */
+/* Negotiates, then waits as the policy says, before the next check. Fails after the timeout. */
 static int keep_waiting(struct transport *t, struct waiter *waiter, struct awaited what,
                         hvd_error *err) {
     const struct patience *w = &t->patience;
@@ -80,7 +81,7 @@ int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_err
     if (limit <= 0 || seconds <= limit) return HVD_OK;
     return error_set(err, HVD_TRANSPORT,
                      "no data moved between rank %d and rank %d for %g s: is one of them dead or "
-                     "stopped?",
+                     "stopped? HVDLITE_DATA_TIMEOUT_SECONDS sets the limit",
                      transport_job_rank(t, t->at.rank), transport_job_rank(t, peer), limit);
 }
 

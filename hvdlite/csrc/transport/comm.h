@@ -20,12 +20,12 @@ struct layout;
 struct comm {
     struct transport *transport; /* moves the bytes */
     int rank, size;              /* this rank's number; the number of ranks */
-    /* array of size: the ranks' numbers in the transport; NULL: the same numbers */
+    /* by rank: the rank's number in the transport; NULL: the same number */
     const int *ranks;
     /* window of exactly these ranks, in this order; NULL: none */
     struct window *window;
     int hosts; /* number of hosts with ranks of the comm */
-    /* NULL: all ranks are on one host, or each rank has its own host */
+    /* which ranks share a host; NULL: all ranks share one host, or each rank has its own host */
     const struct layout *layout;
 };
 
@@ -44,20 +44,20 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
                hvd_error *err);
 
 /* Returns when the transfer is complete. Spins, then yields, then naps, as the transport's
- * `patience` says. `stream` keeps the length of the last wait in a series of similar waits; a
- * zeroed waiter starts a series. After an error the transfer may still be active, and the comm is
- * unusable. */
+ * `patience` says. `stream`: a waiter for a series of similar waits, which keeps the length of the
+ * last wait; zeroed before the first wait. After an error the transfer may still be active, and the
+ * comm is unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 
 /* Returns the pace of the comm, equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
-/* Fails if `seconds` exceeds the limit. `seconds`: time spent waiting for data of `peer`, a rank of
- * the transport. */
+/* Fails if a wait for data of `peer`, a rank of the transport, has lasted for `seconds`, and this
+ * exceeds the limit. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
-/* For a comm with a window: return when the rank, or all other ranks, have raised the flag for the
- * round. Both wait like comm_wait. */
+/* For a comm with a window: wait, like comm_wait, until one rank, or all other ranks, have raised
+ * the flag for the round. */
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
@@ -73,16 +73,16 @@ void comm_count_window(const struct comm *comm, size_t bytes);
 
 /* ---- the layout of a comm: layout.c ----
  *
- * Which ranks share a host, and the comms of this host and of this lane. A lane crosses the hosts:
- * lane l has the rank with local rank l of every host. There are as many lanes as the smallest host
- * has ranks, so the last ranks of a larger host are in no lane. Example: 5 ranks, and this rank is
- * 3:
+ * The layout says which ranks share a host, and has the comms of this rank's host and lane. A lane
+ * crosses the hosts: lane l has the rank with local rank l of every host. There are as many lanes
+ * as the smallest host has ranks, so the last ranks of a larger host are in no lane. Example: the
+ * layout of rank 3 of 5 ranks:
  *
  *            lane 0   lane 1
  *   host 0   0        2        4
  *   host 1   1        3                 comm of the host: 1 3, comm of the lane: 2 3
  *
- * The layout is made once. Every rank needs to know the lowest rank of each rank's host. */
+ * The layout is made once, from the lowest rank of each rank's host. */
 
 struct layout {
     int hosts; /* number of hosts; hosts are in the order of their lowest ranks */
@@ -97,8 +97,8 @@ struct layout {
     int *memory;  /* contains all arrays of this struct */
 };
 
-/* Makes the layout of a comm that has all ranks of a transport. lowest: array of comm->size, the
- * lowest rank of each rank's host. */
+/* Makes the layout of a comm that has all ranks of a transport. lowest: by rank, the lowest rank of
+ * the same host. */
 int layout_open(struct layout *l, struct comm *comm, const int *lowest, hvd_error *err);
 void layout_close(struct layout *l); /* a zeroed layout is allowed */
 

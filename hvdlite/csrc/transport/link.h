@@ -20,8 +20,9 @@ struct frame_head {
     uint32_t bytes, group, kind;
 };
 
-/* Bytes of a frame: senders refuse more, so a larger length is damage. Bytes that are read ahead:
- * chosen, not measured; these bytes are copied once more. */
+/* LINK_LONGEST: bytes of the longest frame. Senders refuse longer frames, so a receiver that finds
+ * a larger length reports damage. LINK_AHEAD: bytes that are read ahead, and copied once more;
+ * chosen, not measured. */
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
 /* A frame to send, the memory for a frame to receive, or a frame that arrived before its receive
@@ -29,7 +30,7 @@ enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 struct frame {
     struct frame *next, *all; /* `next` links a queue; `all` links all frames of the owner */
     struct frame_head head;
-    int from; /* of a frame that has arrived: its sender */
+    int from; /* sender of a frame that has arrived */
     char *data;
     size_t moved; /* bytes sent so far, including the head */
     bool complete;
@@ -46,7 +47,7 @@ struct link {
     bool readable, writable;
     bool hung;        /* the kernel has reported a hang-up */
     bool ended, mute; /* ended: nothing more arrives; mute: nothing more can be sent */
-    /* the kernel is short of memory and will report no change: try again */
+    /* the kernel was short of memory; no event reports when memory is free, so try again */
     bool starved;
     int error; /* errno of an error on this rank that stopped the link; 0: none */
     /* bytes that must arrive before a poll wakes this rank; 0: not set yet */
@@ -58,8 +59,8 @@ struct link {
     bool begun;          /* true: the reader has set `into` */
     char *into;          /* destination of the frame's data; NULL: the data is dropped */
     struct frame *frame; /* the receive that `into` belongs to; NULL: none */
-    struct frame *early; /* the frame without a receive that `into` belongs to; NULL: none */
-    /* Bytes read ahead: */
+    struct frame *early; /* the frame without a posted receive that `into` belongs to; NULL: none */
+    /* The buffer of bytes that were read ahead; bytes from `at` to `end` are not used yet: */
     size_t at, end;
     char ahead[LINK_AHEAD];
 };
@@ -75,7 +76,7 @@ struct link_owner {
 };
 
 void frames_add(struct frames *q, struct frame *p);
-struct frame *frames_take(struct frames *q, int from); /* the oldest one; from -1: of any rank */
+struct frame *frames_take(struct frames *q, int from); /* the oldest frame; from -1: of any rank */
 void frames_remove(struct frames *q, struct frame *p);
 
 /* Frames that have arrived; their data is malloc'ed. */
@@ -92,13 +93,13 @@ void link_close(struct link *l);
 void link_send(struct link *l, struct frame *p);
 /* Sends queued frames, as far as the socket accepts them. */
 void link_push(struct link *l, struct link_owner owner);
-/* Stops reading, because this can't be the head of a frame of hvdlite. */
+/* Stops reading, because the bytes that have arrived are not the head of a frame of hvdlite. */
 void link_refuse(struct link *l);
 /* Reads what has arrived. */
 void link_pull(struct link *l, struct link_owner owner);
 
 /* From now on the link does not read the frame's memory. If the link has sent a part of the frame,
- * it sends the rest from a copy; if memory for the copy is short, the link sends nothing more. */
+ * it sends the rest from a copy. If memory for the copy is short, the link sends nothing more. */
 void link_forget(struct link *l, struct frame *p);
 
 #endif

@@ -128,7 +128,7 @@ bool net_tries_again(const struct net *n) {
 }
 
 void net_look_seldom(struct net *n) {
-    /* Seconds; chosen, not measured. Each look is a system call. A stream's end is seen so late. */
+    /* Seconds between looks, each a system call; a stream's end is noticed up to this much late. */
     static const double SELDOM = 10e-3;
     double now = clock_now();
     if (now - n->looked < SELDOM) return;
@@ -218,7 +218,7 @@ static bool all_quiet(const struct net *n) {
 /* Keeps reading while it waits: if a socket is closed with unread bytes, the kernel discards the
  * bytes that it has not sent yet. */
 static void wait_until(struct net *n, bool (*done)(const struct net *), double seconds) {
-    static const double LOOK = 0.2e-3; /* seconds by which the end may come late; chosen */
+    static const double LOOK = 0.2e-3; /* seconds between two checks; chosen, not measured */
     for (double until = clock_now() + seconds;; clock_nap(LOOK)) {
         net_look(n);
         if (done(n) || clock_now() > until) return;
@@ -251,7 +251,7 @@ void net_close(struct net *n, bool clean) {
     static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
     net_lock(n);
     for (int r = 0; r < n->size; r++)
-        if (r != n->rank) net_pull(n, r, STREAM_DATA); /* a stream may have waited for a receive */
+        if (r != n->rank) net_pull(n, r, STREAM_DATA); /* a frame may have waited for a receive */
     if (clean) send_farewell(n);
     wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
     for (int r = 0; r < n->size; r++)

@@ -18,10 +18,10 @@ enum stream { STREAM_DATA, STREAM_MESSAGES, STREAMS };
 struct channel;
 struct net;
 
-/* The functions that receive all groups' frames (channel.c). `begin`, `arrived`, `sent`: as in
- * link_owner. `lost`: the peer is dead. `changed`: the peer has left, memory is short, or a link
- * has an error. `closed`: no more frames arrive. A thread that reads the streams for one group also
- * calls these functions for frames of other groups. */
+/* The functions that handle the frames of all groups (channel.c). `begin`, `arrived`, `sent`: as in
+ * struct link_owner. `lost`: the peer is dead. `changed`: the peer has left, memory is short, or a
+ * link has an error. `closed`: no more frames arrive. A thread that reads the streams for one group
+ * also calls these functions for frames of other groups. */
 struct net_reader {
     bool (*begin)(struct net *n, int peer, struct link *l);
     void (*arrived)(struct net *n, int peer, struct link *l);
@@ -36,26 +36,26 @@ struct peer {
     bool left;      /* the peer's farewell has arrived */
     bool given_up;  /* the peer is dead, lost, or declared silent by an engine */
     enum fate fate; /* the reason, if given_up */
-    /* the peer's job failed because some rank died; this rank will detect that death, too */
+    /* the peer's job failed because a rank died; this rank will detect the same death */
     bool failed;
     double ended[STREAMS]; /* time when each stream ended; 0: still open */
 };
 
-/* If a rank ends because its job or group failed, other ranks do not blame it for this many
- * seconds, because the rank that caused the failure must be blamed first. */
+/* Seconds. If a rank ends because its job or group failed, other ranks do not blame this rank so
+ * soon, because they must first detect the rank that caused the failure. */
 static const double CAUSE_COMES_FIRST = 1; /* chosen, not measured */
 
 struct net {
     struct mutex lock; /* guards all fields */
     int rank, size;
-    bool starved; /* memory for a frame was short, so the frame's stream is stuck */
+    bool starved; /* memory for a frame was short, so the frame's stream does not move any more */
     /* errno of an error on this rank's side of a link, and that link's peer; 0: none */
     int error, with;
     struct peer *peers; /* array by rank */
     int epoll;
     double looked; /* time of the last net_look_seldom that called net_look */
     const struct net_reader *reader;
-    struct channel *channels; /* used by the reader: all channels that ever received a frame */
+    struct channel *channels; /* used by the reader: the channels of all groups */
     int nopen;                /* number of open channels */
 };
 
@@ -83,8 +83,8 @@ void net_pull(struct net *n, int peer, enum stream stream);
 void net_send(struct net *n, int peer, enum stream stream, struct frame *p); /* see link_send */
 /* Returns true if a link must be tried again although its socket reports no event. */
 bool net_tries_again(const struct net *n);
-/* Records that the peer is dead or lost. After the bytes that its streams still hold, nothing
- * arrives. */
+/* Records that the peer is dead or lost. Bytes that its streams still hold can arrive, but nothing
+ * after them. */
 void net_bury(struct net *n, int peer, enum fate fate);
 /* Returns true if the peer lives, but its transfers can no longer complete. */
 bool net_is_cut(const struct net *n, int peer);

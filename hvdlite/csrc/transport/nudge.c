@@ -31,7 +31,7 @@ struct contact {
     uint64_t sent;    /* number of nudges sent to the rank */
     uint64_t count;   /* the count of the rank's last nudge */
     double met;       /* time of the rank's last message; 0: none has arrived */
-    int nudged;       /* number of nudges sent to the rank, at most ENOUGH */
+    int nudged;       /* number of nudges sent to the rank, counted up to ENOUGH */
 };
 
 struct nudges {
@@ -136,8 +136,8 @@ static bool accepts(const struct nudges *n, const struct datagram *d, ssize_t le
            d->to == (uint32_t)n->self && d->count > n->contacts[d->from].count;
 }
 
-/* Seconds to sleep after a nudge, so that several nudges wake the engine once. Shorter than the
- * time for which a woken engine polls MPI. */
+/* Seconds for which this thread sleeps after a nudge, so that several nudges wake the engine once.
+ * Shorter than the time for which a woken engine polls MPI, so no message waits. */
 static const double PAUSE = 200e-6;
 
 static bool receive(void *arg, int sock) {
@@ -185,10 +185,10 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
     sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* Returns true if the rank needs no nudge: it has just sent a message, so it is awake. Each rank
- * gets at least ENOUGH nudges, to learn that nudges arrive. */
+/* Returns true if the rank has no socket for nudges, or is awake, because it has just sent a
+ * message. But each rank gets at least ENOUGH nudges, from which it learns that nudges arrive. */
 static bool needs_no_nudge(struct contact *p, double now) {
-    static const double AWAKE = 200e-6; /* as PAUSE */
+    static const double AWAKE = 200e-6; /* seconds after a message; as long as PAUSE */
     enum { ENOUGH = 3 };                /* chosen: a nudge, which is a datagram, may get lost */
     if (p->nudged < ENOUGH)
         p->nudged++;

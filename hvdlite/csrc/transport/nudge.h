@@ -16,7 +16,8 @@
 
 #include <stdbool.h>
 
-/* Chosen: until a pair works, a nudge is one datagram for each pair of sockets, at most 16. */
+/* Chosen, not measured: until this rank knows which pair of sockets works, a nudge is one datagram
+ * for each pair, at most 16. */
 enum { NUDGE_ADDRESSES = 4 };
 
 struct nudge_card {
@@ -27,9 +28,9 @@ struct nudge_card {
 
 struct nudges;
 
-/* one_host: all ranks are on this host. `interfaces`: as for interfaces_find. Binds one socket to
- * each address of this host. Returns NULL and zeroes the card if sockets are not allowed or the
- * host has no such address. */
+/* Binds one socket to each address of this host that interfaces_find(interfaces) finds; one_host:
+ * all ranks are on this host, so binds to the loopback address only. Returns NULL and zeroes the
+ * card if there is no such address or sockets are not allowed. */
 struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
 /* `cards`: array of size, copied. A thread calls `ring` after each nudge. Fails if memory is short
@@ -37,15 +38,14 @@ struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_c
 int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
                  void (*ring)(void *arg), void *arg);
 
-/* Nudges the rank unless it is surely awake. This and the next functions do nothing if n is
- * NULL. */
+/* Nudges the rank unless it is surely awake. This and the next functions accept n = NULL. */
 void nudges_send(struct nudges *n, int to, double now);
 
-/* Records that a message from the rank has arrived: the rank is awake, and its nudge should have
- * arrived, too. */
+/* Records that a message from the rank has arrived, so the rank is awake. Until a nudge from this
+ * rank has arrived, too, nudges_missing returns true. */
 void nudges_heard(struct nudges *n, int from, double now);
 
-/* Returns true if a rank's messages arrive without nudges, so only polling finds them. */
+/* Returns true if messages of some rank arrive without nudges, so that only polling finds them. */
 bool nudges_missing(const struct nudges *n);
 
 void nudges_close(struct nudges *n);

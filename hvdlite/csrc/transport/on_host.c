@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What each rank reports about its host's shared memory. */
+/* What each rank reports: whether it has mapped, and whether it wants, its host's shared memory. */
 struct mapped {
     bool mapped, wanted;
 };
@@ -34,9 +34,9 @@ static int compare_mapped(struct transport *t, struct mapped own, bool *all_mapp
     return HVD_OK;
 }
 
-/* All ranks of the host map the memory that their leader makes, or no rank does. In the group of
- * all ranks each rank allocates its pages immediately. Other groups may be numerous and rarely
- * used, so their ranks allocate a page at its first use. */
+/* Either all ranks of the host map the memory that their leader makes, or no rank does. In the
+ * group of all ranks, each rank allocates its pages immediately. In other groups, which may be
+ * numerous and rarely used, a rank allocates a page when it first uses the page. */
 static int share_memory(struct on_host *o, struct transport *t, bool wanted, void **memory,
                         hvd_error *err) {
     int n = t->at.local_size;
@@ -148,7 +148,7 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    /* seconds; limited because a rank that has left may have been killed meanwhile */
+    /* seconds; limited, because the receiver of a message may have been killed after it left */
     static const double TO_SEND = 5;
     /* before the window is freed, because the threads of `life` and `nudges` ring its doorbell */
     on_host_unwatch(o);

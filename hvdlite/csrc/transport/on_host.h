@@ -21,21 +21,21 @@ struct on_host {
     struct host host; /* zeroed: this host has no window */
     /* `doorbell` points into the window or to own_doorbell */
     struct doorbell own_doorbell, *doorbell;
-    /* if this rank is its host's leader: the file of the memory that it shares; else -1 */
+    /* if this rank is its host's leader: the file of the memory that the host shares; else -1 */
     int file;
-    /* The threads of `life` and `nudges` ring the doorbell. */
     struct card *cards; /* array by rank */
+    /* The threads of `life` and `nudges` ring the doorbell. */
     /* NULL: this host has no other rank, or the kernel can't report deaths */
     struct life *life;
     struct nudges *nudges; /* NULL: not needed, or sockets are not allowed */
 };
 
-/* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. t->wakes: what
- * wakes a rank if the ranks share no window; 0: nothing, so nudges are used. */
+/* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. The caller sets
+ * t->wakes to what wakes a rank if the ranks share no window; 0: nothing, so nudges are used. */
 int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
                  const struct transport_config *config, hvd_error *err);
-/* clean: waits until the last messages are in the mailboxes; the other ranks read mailboxes until
- * the message BYE. */
+/* clean: waits until this rank's last messages are in the mailboxes. The other ranks read their
+ * mailboxes until the message BYE, so there will be room. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);
 
 /* Stops watching processes, because another transport watches them. */

@@ -26,16 +26,16 @@ struct pace {
 
 enum {
     PACE_UNIT = 64, /* a cache line, so a multiple of every element's size */
-    /* the size of arrays in pipeline.c; the table above has depths up to 32 */
+    /* size of the arrays in pipeline.c; chosen: depths of 16 and 32 were measured (above) */
     PACE_MOST_DEPTH = 64,
-    PACE_SEGMENT = 60 * 1024, /* unless the user sets SEGMENT_BYTES */
+    PACE_SEGMENT = 60 * 1024, /* default of HVDLITE_SEGMENT_BYTES */
 };
 
 static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 
-/* The cost of a message between two ranks, in seconds. Equal on all ranks, because all ranks must
- * choose the same algorithm. Later segments cost less per byte, because a core handles one segment
- * while the next segment is on the link. */
+/* The cost of a message between two ranks, in seconds; equal on all ranks, because all ranks must
+ * choose the same algorithm. A message of several segments costs less per byte, because a core
+ * handles one segment while the next segment is on the link. */
 enum { COST_FEW = 4, COST_MANY = 8 };
 
 struct cost {
@@ -43,10 +43,10 @@ struct cost {
     double first; /* per byte of the first segment */
     double next;  /* per byte of the following segments, up to COST_FEW */
     double beta;  /* per byte of all later segments */
-    /* 0 .. 1: the part of a full segment's cost that a shorter segment of a long stream also has */
+    /* 0 to 1: the part of a segment's cost that does not depend on the segment's length */
     double message;
-    /* >= 1: factor for the bytes of algorithms with few steps: they send to distant ranks, and add
-     * and copy without overlap */
+    /* >= 1: factor for the cost of bytes in algorithms with few steps, which send to distant ranks,
+     * and neither add nor copy while they send */
     double far;
 };
 

@@ -14,8 +14,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 }
 
 /* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. The engine polls
- * so often only while a tensor waits. If a nudge is lost, the poll after the sleep finds the
- * message. */
+ * so often only while a tensor waits. If a nudge is lost, the engine finds the message when it
+ * polls after the sleep. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* seconds: idle, with pending tensors */
                                                      [WAKES_POLL] = {10e-3, POLL},
@@ -123,9 +123,9 @@ int transport_check_life(const struct transport *t, hvd_error *err) {
 }
 
 bool transport_find_dead(const struct transport *t, hvd_error *cause) {
-    /* Longer than GRACE of shm/life.c, after which an end is reported. If several ranks die one
-     * after another, the report comes later, at the latest after GRACES of these times. This rank's
-     * error then names the broken transfer. */
+    /* Longer than GRACE in shm/life.c, after which the end of a process is reported. If several
+     * ranks die one after another, the report may come later, up to GRACES times GRACE; then this
+     * rank's error names the broken transfer instead of a dead rank. */
     static const double PATIENCE = 50e-3, LOOK = 1e-3;
     for (double until = clock_now() + PATIENCE; clock_now() < until; clock_nap(LOOK))
         if (transport_check_life(t, cause)) return true;
@@ -133,8 +133,8 @@ bool transport_find_dead(const struct transport *t, hvd_error *cause) {
 }
 
 void transport_linger(struct transport *t) {
-    /* Seconds; chosen, not measured. A shorter LINGER may lose messages about the cause of a
-     * failure; LOOK makes a message at most that much late. */
+    /* Seconds; chosen, not measured. With a shorter LINGER, messages about the cause of a failure
+     * may be lost. A message is sent up to LOOK late. */
     static const double LINGER = 0.2, LOOK = 2e-3;
     struct message m;
     hvd_error err;

@@ -62,20 +62,19 @@ struct transport_ops {
 
 /* What ends the sleep of a rank that has nothing to do. Each value includes the values above it. */
 enum wakes {
-    WAKES_POLL, /* For some messages nothing: only polling the transport finds them. */
-    /* A nudge (nudge.h) sent with the message. The message may arrive after the nudge. */
+    WAKES_POLL, /* some messages end no sleep: only polling the transport finds them */
+    /* a nudge (nudge.h) that was sent after the message; it may arrive before the message */
     WAKES_NUDGE,
-    /* The arrival of a message. Data wakes no rank: a wait for a transfer polls. */
+    /* the arrival of a message, but not the arrival of data, so a wait for a transfer polls */
     WAKES_MESSAGE,
-    WAKES_DATA, /* The arrival of a message or of data: a wait for a transfer sleeps, too. */
+    WAKES_DATA, /* the arrival of a message or of data, so a wait for a transfer sleeps */
 };
 
 struct transport {
     const struct transport_ops *ops;
     hvd_topology at;
-    const int
-        *job_ranks;  /* array by rank: the rank's number in error texts; NULL: the same number */
-    struct comm all; /* all ranks */
+    const int *job_ranks; /* by rank: the rank's number in error texts; NULL: the same number */
+    struct comm all;      /* all ranks */
     struct layout layout; /* the layout of `all` */
     hvd_error no_window;  /* reason why the ranks of this host share no window */
     hvd_error no_watch;   /* reason why the death of a rank of this host may be noticed late */
@@ -88,8 +87,8 @@ struct transport {
     struct cost cost;         /* cost of messages between hosts */
     atomic_int wakes;         /* an enum wakes; read it with transport_rings and transport_blocks */
     const struct card *cards; /* array by rank: the rank's process and host; NULL: unknown */
-    /* The first rank found dead and its enum fate: 1 + rank * FATES + fate. 0: none. One word,
-     * because two threads may each find a dead rank. */
+    /* The first rank that was found dead, and its enum fate, as 1 + rank * FATES + fate; 0: none.
+     * Both are in one word, because two threads may find dead ranks at the same time. */
     atomic_int death;
     atomic_int *awaited; /* array by rank: see transport_await; NULL: no thread waits */
 };
@@ -142,16 +141,16 @@ void transport_died(struct transport *t, int rank, enum fate fate);
 /* Tells all groups of the job to stop waiting for the dead or silent ranks of this error. Any
  * thread. */
 void transport_give_up(struct transport *t, const hvd_error *cause);
-/* Records that a thread begins (by = 1) or ends (by = -1) a wait for the rank outside of an engine.
- * Meanwhile the job's engine checks that the rank answers. Any thread. */
+/* Records that a thread other than an engine's begins (by = 1) or ends (by = -1) a wait for the
+ * rank. During the wait, the job's engine checks that the rank answers. Any thread. */
 void transport_await(struct transport *job, int rank, int by);
 bool transport_awaits(const struct transport *t, int rank);
 /* Records that another host is lost. host NULL: this rank leaves and waits for no other rank.
  * t->cards must be set. Any thread. */
 void transport_lose_host(struct transport *t, const char *host);
 
-/* Sends the last messages of a transport whose messages wake no rank: it sends only while it is
- * called. */
+/* Polls for a short time, so that MPI, which sends only while it is called, sends the last
+ * messages. Does nothing if arriving messages wake ranks. */
 void transport_linger(struct transport *t);
 
 /* To sleep without missing a message, take a ticket (listen), look for work, then sleep with the

@@ -104,7 +104,8 @@ static void mpi_abandon(struct transport *t) {
 /* ---- messages ---- */
 
 /* Frees messages that have been sent, the oldest first. Stops at the first message that has not
- * been sent, because thousands of messages may wait for a stopped rank. */
+ * been sent: thousands of messages may wait for a stopped rank, and testing all of them takes
+ * long. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
     for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;
@@ -179,8 +180,8 @@ static int mpi_receive(struct transport *t, struct message *message, hvd_error *
 static void mpi_wake(struct transport *t) { doorbell_ring(self(t)->shm.doorbell); }
 static unsigned mpi_listen(struct transport *t) { return doorbell_listen(self(t)->shm.doorbell); }
 
-/* Returns true while messages wait to be sent: MPI sends only while it is called, and no doorbell
- * rings when a mailbox has room again. */
+/* Returns true while messages wait to be sent, because MPI sends only while it is called, and no
+ * doorbell rings when a mailbox has room again. */
 static bool mpi_polls(struct transport *t) {
     if (!t->all.window) t->wakes = nudges_missing(self(t)->shm.nudges) ? WAKES_POLL : WAKES_NUDGE;
     return self(t)->outgoing || host_waits(&self(t)->shm.host);
@@ -196,7 +197,8 @@ static void mpi_sleep(struct transport *t, unsigned ticket, double seconds) {
 static int check_ready(hvd_error *err) {
     int initialized = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
-    if (!initialized) return error_set(err, HVD_NOT_INITIALIZED, "import mpi4py.MPI first");
+    if (!initialized)
+        return error_set(err, HVD_NOT_INITIALIZED, "MPI is not initialized: import mpi4py.MPI");
     MPI_Query_thread(&level);
     if (level >= MPI_THREAD_SERIALIZED) return HVD_OK;
     return error_set(err, HVD_UNSUPPORTED,

@@ -65,7 +65,7 @@ static int tcp_test(struct transport *t, struct transfer *x, hvd_error *err) {
     if (broken)
         return error_set(err, HVD_TRANSPORT, "the connection for data with rank %d has broken",
                          transport_job_rank(t, x->peer));
-    /* only until an engine runs; the engine itself looks for deaths */
+    /* before an engine runs, this function must look for deaths; later the engine does */
     return x->active && !t->patience.meanwhile ? transport_check_life(t, err) : HVD_OK;
 }
 
@@ -136,7 +136,8 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->shm.doorbell) : bell_listen(&m->bell);
 }
 
-/* Returns whether to poll: no doorbell rings when a mailbox has room or a socket has data. */
+/* Returns whether the engine must poll, because no event reports that a mailbox or a socket has
+ * room again, or that the kernel has memory again. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -159,7 +160,8 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* Only opening the job has a time limit: ranks may open other groups at different times. */
+/* Checks a wait for the rank `from` while the job or a group is opened. Only the job has a time
+ * limit, because ranks may open other groups at different times. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
@@ -227,8 +229,10 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID, "rank %d: expected each of 0 to %d once", peer,
-                             all - 1);
+            return error_set(err, HVD_INVALID,
+                             "rank %d in the list of a group's ranks: expected different ranks "
+                             "from 0 to %d",
+                             peer, all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
@@ -254,7 +258,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
                     const struct transport_config *config, hvd_error *err) {
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* the channel first: closing it tells other ranks of a later failure */
+    net_lock(m->net); /* the channel first, because its closing tells others of a later failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring_bell, note_lost_peer, m}, err);
     net_unlock(m->net);
@@ -304,7 +308,7 @@ static const struct transport_ops TCP_OPS = {
     .close = tcp_close,
 };
 
-/* job NULL: the new transport is that of all ranks. */
+/* job NULL: the new transport is the transport of all ranks. */
 static struct tcp_transport *new_transport(struct net *n, struct transport *job, int size,
                                            hvd_error *err) {
     struct tcp_transport *m = aligned_alloc(_Alignof(struct tcp_transport), sizeof *m);

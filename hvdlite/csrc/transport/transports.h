@@ -1,7 +1,7 @@
-/* The three transports and the functions that open them. Only lifecycle.c knows which one a job
- * uses.
+/* The three transports and the functions that open them. Only job/lifecycle.c knows which transport
+ * a job uses.
  *
- * The caller closes a transport with transport_close; the hub owns local transports. */
+ * The caller closes a transport with transport_close; a hub owns local transports. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORTS_H
 #define HVDLITE_TRANSPORT_TRANSPORTS_H
 
@@ -13,16 +13,17 @@
  * transport_mpi_open from its caller. Both libraries contain the code of the lower layers that
  * transport_mpi.c uses; this is safe because these layers keep all state in a transport.
  *
- * Uses only standard MPI-3. It duplicates the given communicator, so its messages never mix with
- * the program's. MPI must be initialized with MPI_THREAD_MULTIPLE, as mpi4py does; SERIALIZED is
- * enough if no other thread calls MPI. */
+ * This transport uses only standard MPI-3. It duplicates the given communicator, so its messages
+ * never mix with the program's messages. MPI must be initialized with MPI_THREAD_MULTIPLE, as
+ * mpi4py does; MPI_THREAD_SERIALIZED is enough if no other thread calls MPI. */
 
 /* cdef begin */
 struct transport;
 struct transport_config;
-/* Opens the transport of the job's ranks (job and job_ranks NULL), or of a group of them:
- * job_ranks[rank] is the rank's number in the job, whose transport is `job` and is closed last.
- * Collective. where: what the ranks need to connect to each other, in a type of the transport. */
+/* Opens the transport of all ranks of the job (job and job_ranks NULL), or of a group. For a group,
+ * `job` is the transport of all ranks, which is closed last, and job_ranks[rank] is the rank's
+ * number in the job. Collective. where: what the ranks need to connect to each other; each
+ * transport has its own type of it. */
 typedef int transport_opener(struct transport **out, const void *where, struct transport *job,
                              const int *job_ranks, const struct transport_config *config,
                              hvd_error *err);
@@ -59,8 +60,8 @@ transport_opener transport_tcp_open_among;
 
 struct local_hub;
 
-/* per_host: number of consecutive ranks that count as one host; 0: all ranks. Returns
- * NULL if memory is short. */
+/* per_host: number of consecutive ranks that count as one host; 0: all ranks. Returns NULL if
+ * memory is short. */
 struct local_hub *local_hub_new(int size, int per_host);
 /* lowest: array by rank, the lowest rank of the rank's host. */
 struct local_hub *local_hub_on(int size, const int *lowest);

@@ -8,20 +8,20 @@
 
 /* Seconds. A shorter nap saves little: Linux adds its timer slack, 50 us by default. */
 static const double SHORTEST_NAP = 50e-6;
-/* In waits longer than this (seconds), a nap costs less than spinning or yielding. Yields of 0.3 ms
- * in each wait for a short segment would cost a quarter of a core. */
+/* Seconds. In longer waits, a nap costs less than spinning or yielding: if a thread yielded for 0.3
+ * ms in each wait for a short segment, the yields would take a quarter of a core. */
 static const double LONG_WAIT = 100e-6;
 /* Seconds. A yield that takes longer has let another program compute for a time slice, which lasts
  * 1.5 to 4 ms. The other threads of this process and of the other ranks often take 0.3 to 1 ms
  * between two calls, so a shorter limit would make ranks sleep although they are alone. */
 static const double SLICE = 1e-3;
-/* If a yield was late by some time, waits sleep for CROWDED times that time. Then the next yield
- * tests whether the cores are still crowded, so these tests take at most a quarter of the time. A
- * larger factor would cost more if one program uses a core only now and then, because ranks that
- * sleep are late for each other. */
+/* After a yield that took long, waits sleep instead of yielding for CROWDED times as long. The next
+ * yield then tests whether other programs still use the cores, so these tests take at most a
+ * quarter of the time. With a larger factor, ranks sleep too long after a program that uses a core
+ * only now and then, and sleeping ranks are late for each other. */
 static const double CROWDED = 3;
 
-/* An eighth of the time waited so far, so a wait lasts at most an eighth too long. */
+/* Returns an eighth of the time waited so far, so a wait lasts at most an eighth too long. */
 static double nap_of(double wait, double longest_nap) {
     double nap = wait / 8 > SHORTEST_NAP ? wait / 8 : SHORTEST_NAP;
     return nap < longest_nap ? nap : longest_nap;

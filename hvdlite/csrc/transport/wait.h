@@ -15,8 +15,8 @@ struct crowd {
     _Atomic double until; /* until this time, other threads are assumed to compute on the cores */
 };
 
-/* Seconds since the wait began: the wait spins until `spin`, yields until `yield`, then naps. While
- * the cores are crowded, it naps instead of yielding. */
+/* `spin`, `yield`: seconds since a wait began. The wait spins until `spin`, yields until `yield`,
+ * then naps. While the cores are crowded, the wait naps instead of yielding. */
 struct wait_policy {
     double spin, yield;
     struct crowd *crowd; /* NULL: never assume that the cores are crowded */
@@ -33,7 +33,7 @@ struct patience {
 
 struct waiter {
     double since; /* time of the first unsuccessful check; 0: none yet */
-    double usual; /* seconds that the last wait of the stream took; 0: none yet */
+    double usual; /* seconds that the last wait of the series took; 0: none yet */
     double now;   /* time of the last check */
     struct wait_policy policy;
 };
@@ -42,7 +42,7 @@ struct waiter {
  * that many seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
-/* Records that the wait has ended; the stream's next wait begins. */
+/* Records that the wait has ended, so that the waiter can serve the next wait of the series. */
 void waiter_done(struct waiter *w, double now);
 
 /* Spins, yields or naps as waiter_next's result says. */
