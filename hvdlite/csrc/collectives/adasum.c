@@ -32,7 +32,7 @@
 
 struct adasum {
     const struct comm *comm;
-    int index; /* number of this rank when counting host by host, as coll_fold expects */
+    int index; /* this rank's number if the ranks are numbered host by host */
     const struct coll_args *args;
     const struct reduce_kernels *k;
     size_t n; /* number of elements of a vector */
@@ -55,7 +55,8 @@ static int rank_of(const struct adasum *w, int position) {
     return rank_at(w, coll_fold_rank(w->fold, position));
 }
 
-/* Returns the elements that a position has after the steps of all distances below `distance`. */
+/* Returns the elements that a position, a rank's number after folding, has after the steps of all
+ * distances below `distance`. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {

@@ -39,7 +39,7 @@ static inline struct coll_range coll_part(const size_t *end, int rank) {
  * in the part for `rank`, or in the part from `rank`. */
 const char *coll_part_for(const struct coll_args *args, int rank, size_t at);
 char *coll_part_from(const struct coll_args *args, int rank, size_t at);
-/* Copies the part that this rank sends to itself, unless the parts are listed. */
+/* Copies the part that this rank sends to itself, unless args->listed is set. */
 void coll_copy_own_part(const struct comm *comm, const struct coll_args *args);
 
 /* Returns segment k of a range that is cut into segments of `length` bytes. The last segment may be
@@ -88,18 +88,19 @@ struct coll_exchange {
 };
 
 /* An allreduce in slices. The caller has work to do before (prepare) and after (finish) each slice.
- * Ranks may do this work together, so its order is equal on all ranks: prepare 1, finish 0, prepare
- * 2, finish 1, ... The caller prepares slice 0 before the call. */
+ * The ranks of a host may do this work together, so its order is equal on all ranks: prepare 1,
+ * finish 0, prepare 2, finish 1, ... The caller prepares slice 0 before the call. */
 struct coll_slices {
-    size_t n;
-    struct coll_range (*chunk)(const void *arg, size_t slice,
-                               int chunk); /* returns the range of the slice's chunk in the data */
-    size_t longest_chunk;                  /* bytes of the longest chunk; equal on all ranks */
+    size_t n; /* number of slices */
+    /* returns the range of the slice's chunk in the data */
+    struct coll_range (*chunk)(const void *arg, size_t slice, int chunk);
+    size_t longest_chunk; /* bytes of the longest chunk; equal on all ranks */
     int (*prepare)(const void *arg, size_t slice, hvd_error *err);
     int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
-    /* NULL, or the ring calls `final` for each segment that has its final sum. own: this rank has
-     * completed the sum (rank r completes chunk r + 1), and `final` may change the sum before the
-     * ring sends the sum on. Not own: the sum came from the rank that has completed it. */
+    /* If not NULL, the ring calls `final` for each segment that has its final sum. own true: this
+     * rank has completed the sum (rank r completes chunk r + 1), and `final` may change the sum
+     * before the ring sends the sum on. own false: the sum came from the rank that has completed
+     * it. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };
@@ -116,7 +117,7 @@ struct coll_pipeline {
     /* How many items, at most `depth`, a rank sends ahead of the item that it waits for. 0: item i
      * is sent after item i has arrived. */
     size_t send_ahead;
-    size_t reuse; /* item i is received into the memory of sent item i - reuse; 0: no reuse */
+    size_t reuse; /* item i is received into the memory that item i - reuse sent; 0: no reuse */
     const struct coll_slices *slices; /* each slice has items / slices->n items; NULL: no slices */
 };
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err);

@@ -7,12 +7,13 @@
 
 #include <math.h>
 
-/* Messages of the trial for alpha; times that a short trial runs. More: steadier costs and a longer
- * start. MEMORY has the message, the sums, and the segments in flight. */
+/* STEPS: number of messages in the trial that measures alpha. TRIALS: how often a short trial runs.
+ * With larger numbers, the measured costs vary less, but the start takes longer. MEMORY: bytes of
+ * the message, the sums, and the segments in flight. */
 enum { STEPS = 8, TRIALS = 3, MEMORY = (2 + COST_MANY) * PACE_SEGMENT };
 
-/* Seconds; chosen, not measured: the start takes about 10 ms. A trial that would take longer than
- * ENOUGH is left out; a trial that has taken LONG is not repeated. */
+/* Seconds; chosen, not measured, so that the start takes about 10 ms. A trial that is expected to
+ * take longer than ENOUGH is left out; a trial that has taken LONG is not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
 /* A trial: each rank sends messages to the rank at `distance`, and receives as many messages. */
@@ -116,8 +117,8 @@ static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd
     return HVD_OK;
 }
 
-/* Like the circulant: from step to step all ranks halve the distance and the bytes; in each step
- * they send and add. */
+/* Sends and adds as the circulant does: from step to step, all ranks halve the distance to which
+ * they send, and the bytes that they send. */
 static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
     double far = 0, nearby = 0, seconds;
     t.adds = true;
@@ -154,7 +155,7 @@ int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err) {
     hvd_error ignored;
     *cost = COST_ON_A_HOST;
     if (all->hosts == 1) return HVD_OK;
-    /* if one rank has no memory, no rank measures: the others would wait for that rank */
+    /* if one rank has no memory, no rank measures, because the others would wait for this rank */
     double lacks = measures && shmem_map_private(&memory, MEMORY, &ignored);
     int code = coll_max(all, &lacks, sizeof lacks, &scratch, err);
     *cost = lacks > 0 ? COST_FIXED : (struct cost){.far = 1};

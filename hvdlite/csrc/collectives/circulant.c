@@ -32,10 +32,9 @@ enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks, because each round halves t
 struct circulant {
     const struct comm *comm;
     const struct coll_args *args;
-    char *row, *arriving,
-        /* the sums; the blocks that arrive in a round; the finished blocks */
-        *results;
-    /* 1 .. p: distances of the reduce-scatter, in reverse order */
+    /* the sums; the blocks that arrive in a round; the finished blocks */
+    char *row, *arriving, *results;
+    /* number of rounds; the distances of the reduce-scatter in reverse order, from 1 to p */
     int rounds, distance[MOST_ROUNDS + 1];
 };
 

@@ -57,8 +57,8 @@ static void pack_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Copies all messages to `memory`, one after another; returns `memory`. If there is only one
- * message, returns the message without a copy. */
+/* Copies this rank's messages of all tensors to `memory`, one after another; returns `memory`. If
+ * there is only one tensor, returns its message without a copy. */
 static void *pack(const struct comm *comm, const struct coded_args *args, char *memory) {
     size_t bytes = bytes_of(args);
     if (args->ntensors == 1) return args->tensors[0].message;
@@ -67,18 +67,17 @@ static void *pack(const struct comm *comm, const struct coded_args *args, char *
     return memory;
 }
 
-/* What to decode: packed messages, `stride` bytes apart, of each rank; or their sums, one for each
- * word, or each float16 or bfloat16. */
+/* What to decode: the packed messages of all ranks, or their sum. */
 struct decoding {
     const struct coded_args *args;
     struct codec_sum spec;
-    const char *packed;
+    const char *packed; /* messages: rank r's messages begin at r * stride */
     size_t stride;
-    const struct reduce_kernels *sums; /* the kernels that computed the sums; NULL: messages */
+    const struct reduce_kernels *sums; /* the kernels that computed the sum; NULL: messages */
 };
 
-/* Returns how many positions of the shared range a tensor has: its values, rounded up so that all
- * threads begin at a multiple of the values in a word. */
+/* Returns the number of the tensor's values, rounded up. Threads share the values of all tensors as
+ * one range, and the rounding makes each thread begin at the first value of a word. */
 static size_t positions_of(const struct coded_tensor *tensor) {
     enum { UNIT = 64 };
     return coll_segments(tensor->n, UNIT) * UNIT;
@@ -102,7 +101,7 @@ static void decode_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* read: bytes of the messages or sums */
+/* read: bytes of the messages or of the sum */
 static void decode(const struct comm *comm, const struct coded_args *args, const char *packed,
                    size_t stride, const struct reduce_kernels *sums, size_t read) {
     struct codec_sum spec = {comm->size, args->contributors,
@@ -179,7 +178,7 @@ struct encoding {
     const struct codec_input *in;
     size_t n;
     bool finite;
-    bool *infinite; /* by part */
+    bool *infinite; /* by part: true if the part has an infinity or a NaN */
 };
 
 static struct codec_part part_of(const struct encoding *e, struct coll_range range) {
@@ -194,14 +193,14 @@ static void check_part(const void *arg, int part, int parts) {
 
 static void encode_range(const void *arg, struct coll_range range) {
     const struct encoding *e = arg;
-    hvd_error none; /* only topk can fail */
+    hvd_error none; /* the call can't fail: only topk can, and does not come here */
     codec_encode(e->in, e->finite, part_of(e, range), &none);
 }
 
 /* One thread encodes topk, because which values it sends depends on all values. */
 static int encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
     struct coll_range all = {0, n};
-    size_t read = (codec_is_cast(in->codec) ? 1 : 2) * n * sizeof(float); /* a cast: no residual */
+    size_t read = (codec_is_cast(in->codec) ? 1 : 2) * n * sizeof(float); /* values, residual */
     bool infinite[HELPERS_MOST] = {false};
     struct encoding e = {in, n, .finite = true, .infinite = infinite};
     if (!codec_is_cast(in->codec)) helpers_do(comm_helpers(comm), read, check_part, &e);
@@ -211,8 +210,9 @@ static int encode(const struct comm *comm, const struct codec_input *in, size_t 
     return HVD_OK;
 }
 
-/* The user's thread calls this function. In the user's floating-point mode, which may flush
- * subnormal numbers to 0, the bits would depend on which thread takes which part. */
+/* The user's thread calls this function. The user's floating-point mode may flush subnormal numbers
+ * to 0, but helper threads do not; so in this mode the bits would depend on which thread takes
+ * which part. */
 int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
     floats_mode mode = floats_exact();
     int code = encode(comm, in, n, err);
@@ -220,7 +220,7 @@ int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n
     return code;
 }
 
-/* on one host, scattered is chosen only for messages of at least this many bytes */
+/* on one host, the scattered allreduce is chosen only for messages of at least so many bytes */
 enum { LEAST_SCATTERED = 8 * 1024 };
 
 /* Decides by the measurements above; equal on all ranks. */

@@ -1,7 +1,7 @@
-/* Encoding, and the allreduce of encoded tensors: takes each rank's encoded message, returns the
- * float32 sums of the decoded values.
+/* Encodes tensors, and allreduces encoded tensors: the result is the float32 sums of the decoded
+ * values of all ranks.
  *
- * Like the algorithms of coll.h, it depends only on the comm and its arguments. */
+ * Like the algorithms of coll.h, these functions depend only on the comm and their arguments. */
 #ifndef HVDLITE_COLLECTIVES_CODED_H
 #define HVDLITE_COLLECTIVES_CODED_H
 
@@ -41,7 +41,8 @@ int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n
 /* Chooses an algorithm and runs it. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* One of the algorithms, for tests. Needs more than one rank and a codec with codec_kernels(). */
+/* The scattered allreduce, for tests. Needs more than one rank, and a codec for which
+ * codec_kernels() returns kernels. */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

@@ -31,7 +31,7 @@ struct coll_tensor {
     char *out;
     size_t bytes;
     const hvd_update *update; /* set for all tensors of a batch, or for none */
-    size_t before;            /* index in the update's weights of this tensor's first value */
+    size_t before;            /* index of this tensor's first value in update->weights */
 };
 
 /* Equal on every rank except for the pointers, the scratch and the parts of an alltoall. */
@@ -44,9 +44,8 @@ struct coll_args {
      * data */
     const struct coll_tensor *tensors;
     size_t ntensors;
-    char *const
-        /* by local rank: the rank's part of the region with all tensors; NULL: no such region */
-        *memory;
+    /* by local rank: the rank's part of the region with all tensors; NULL: no such region */
+    char *const *memory;
 
     const struct reduce_kernels *reduce; /* for allreduce and reducescatter */
     double prescale;
@@ -58,13 +57,11 @@ struct coll_args {
     /* The input of an allgather, reducescatter or alltoall, and of an allreduce whose results and
      * elements differ in size. Other collectives: NULL, because their input is in `data`. */
     const void *in;
-    const size_t
-        *in_end; /* reducescatter, alltoall: by rank, end of the part for that rank in `in` */
-    const size_t
-        *part_end;  /* allgather, alltoall: by rank, end of the part from that rank in data */
-    size_t longest; /* bytes of the longest part of any rank */
-    /* alltoall: `in` and `data` are lists with the address of the part for or from each rank; this
-     * rank's own part is not copied */
+    const size_t *in_end;   /* reducescatter, alltoall: by rank, end of its part in `in` */
+    const size_t *part_end; /* allgather, alltoall: by rank, end of its part in `data` */
+    size_t longest;         /* bytes of the longest part of any rank */
+    /* alltoall, true: `in` lists the address of the part for each rank, `data` the address of the
+     * part from each rank; this rank's own part is not copied */
     bool listed;
 
     /* Working memory, kept between calls. outer: for algorithms that call other algorithms. */
@@ -94,26 +91,26 @@ const struct coll_algorithm *coll_table(size_t *rows);
 bool coll_takes(const struct coll_algorithm *row, const struct comm *comm,
                 const struct coll_args *args);
 
-/* Returns the maximum bytes of a batch that adds the elements of each tensor in the same order as
- * if the tensor were alone. SIZE_MAX: no limit. */
+/* Returns the maximum bytes of a batch in which the elements of each tensor are added in the same
+ * order as if the tensor were alone in a batch. SIZE_MAX: no limit. */
 size_t coll_alike(const struct comm *comm);
 
 /* Chooses an algorithm and runs it. If there is only one rank, applies the scales. */
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 /* Collective, when a job on one host starts: chooses the size of the teams that sum in the window
- * (window.c), and the least bytes that teams sum. team: the wanted size of a team; 1: no teams; 0:
- * if there are more than 8 ranks and each has its own core (own_core), measure allreduces of 1 MiB
- * with each possible size of a team, then allreduces of 64 KiB with the fastest size. The largest
- * `team` of any rank counts. */
+ * (window.c), and the minimum bytes of an allreduce in teams. team: the wanted size of a team; 1:
+ * no teams; 0: if there are more than 8 ranks and each has its own core (own_core), the ranks
+ * measure allreduces of 1 MiB with each possible size, then allreduces of 64 KiB with the fastest
+ * size. If ranks pass different values, the largest `team` counts. */
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);
 
 /* Runs after an allreduce: each rank of the host updates its chunk of the tensors' weights. Returns
  * when all ranks of the host are done. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
 
-/* Allreduces and updates tensors that are dealt to several hosts. args->data: `bytes` of working
- * memory. The tensors themselves do not change. */
+/* Allreduces gradients and updates weights that are dealt to several hosts. args->data: working
+ * memory of args->bytes. The gradients themselves do not change. */
 int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 #endif

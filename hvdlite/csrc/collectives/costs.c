@@ -8,8 +8,8 @@ enum {
     LEAST_LINK = 1024,
 };
 
-/* A ring is chosen even if its estimate is this many times longer, because a ring copies nothing
- * and adds while it sends. */
+/* A ring is chosen even if its estimated time is this many times as long, because a ring copies
+ * nothing and adds while it sends. */
 static const double TIE = 1.01;
 
 static double log_steps(int size) {
@@ -24,8 +24,8 @@ double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
            c.beta * (fmax(bytes, few) - few);
 }
 
-/* Returns the seconds for `messages` messages one after another, and for sending `bytes` to distant
- * ranks `times` times. */
+/* Returns the seconds that `messages` messages take one after another, plus the seconds that
+ * sending `bytes` to distant ranks takes `times` times. */
 static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
     struct cost c = comm_cost(comm);
     double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);

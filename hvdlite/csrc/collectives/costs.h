@@ -29,11 +29,12 @@ enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes);
 
-/* Returns the seconds of a message's bytes between neighbors, without alpha. */
+/* Returns the seconds that the bytes of a message take between neighbors, without alpha. */
 double coll_bytes_seconds(struct cost cost, size_t segment, double bytes);
 
-/* Returns the segment of a chain. sqrt(S a / ((p-2) b)) minimizes (p - 2 + n) (a + S/n b), the time
- * of n segments of S/n bytes; the result is at most the pace's segment. */
+/* Returns the bytes of a segment of a pipelined chain, at most the bytes of the transport's
+ * segments (struct pace). A segment of sqrt(S a / ((p-2) b)) bytes minimizes (p - 2 + n) (a + S/n
+ * b), the time of n segments of S/n bytes. */
 size_t coll_chain_segment(const struct comm *comm, size_t bytes);
 
 /* Returns whether a broadcast by a tree, which costs ceil(log2 p) (a + f b(S)), is cheaper than a
@@ -43,10 +44,10 @@ bool coll_tree_is_cheaper(const struct comm *comm, size_t bytes);
 /* Returns how many segments must be in flight between two ranks to keep the link busy. */
 size_t coll_depth(struct cost cost, size_t segment);
 
-/* Like coll_depth, for algorithms whose next message goes to another rank. Returns no more than
- * needed, because segments sent ahead compete with the segment that the receiver waits for: 64
- * simulated hosts with 10 Gbit/s needed 9.0 ms for a circulant of 4 MB with 16 segments ahead, and
- * 7.3 ms with 2. */
+/* Like coll_depth, for algorithms whose next message goes to another rank. Returns no more segments
+ * than needed, because segments that are sent ahead compete with the segment for which the receiver
+ * waits: a circulant of 4 MB on 64 simulated hosts with 10 Gbit/s took 9.0 ms with 16 segments
+ * ahead, and 7.3 ms with 2. */
 size_t coll_exchange_depth(const struct comm *comm);
 
 /* Returns a power of two, the maximum bytes for which doubling is chosen for every floating-point

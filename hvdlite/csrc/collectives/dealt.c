@@ -15,9 +15,9 @@
  *
  *             host A (0)          host B (1)
  *   start     a0 a1               b0 b1
- *   adding    S0 a1               b0 S1          each is sent what it owns
+ *   adding    S0 a1               b0 S1          each host receives what it owns
  *   update    W0 a1               b0 W1
- *   arriving  W0 W1               W0 W1          each is sent the rest
+ *   arriving  W0 W1               W0 W1          each host receives the rest
  *
  * The data is processed in slices, as in hosts.c. Gradients in a region are added in place, as in
  * direct.c. A rank of a lane writes the weights of its chunks to the host's memory. No rank reads
@@ -44,7 +44,7 @@ struct span {
 
 struct dealt {
     const struct layout *l;
-    /* for the steps on the host; has its own scratch, because the lane uses the caller's scratch */
+    /* arguments of the steps on the host; their scratch is not the caller's, which the lane uses */
     struct coll_args args;
     struct span *spans; /* ordered by offset in the data */
     size_t nspans;
@@ -103,7 +103,7 @@ static const struct span *find_span(const struct dealt *d, size_t at) {
     return &d->spans[low];
 }
 
-/* `at`: offset in the batch's part of the tensor. */
+/* Works on a block of a tensor. `at`: offset of the block in the batch's part of the tensor. */
 typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
                         char *data, size_t bytes);
 
@@ -113,7 +113,7 @@ struct blocks {
     take_block *take;
 };
 
-/* A block never crosses a stripe's end. */
+/* Calls `take` for each block of a range of the data. No block crosses the end of a stripe. */
 static void take_range(const void *arg, struct coll_range range) {
     const struct dealt *d = ((const struct blocks *)arg)->d;
     take_block *take = ((const struct blocks *)arg)->take;
@@ -127,7 +127,8 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* times: how many bytes `take` reads for each byte of the range. */
+/* Calls `take` for each block of a range, on several threads if the range is long. times: how many
+ * bytes `take` reads for each byte of the range. */
 static void each_block(const struct dealt *d, struct coll_range range, int times,
                        take_block *take) {
     coll_share(&d->l->host, (size_t)times * coll_length(range), range, take_range,
@@ -140,7 +141,7 @@ static void pack(const struct dealt *d, const struct coll_tensor *tensor, size_t
     memcpy(data, tensor->in + at, bytes);
 }
 
-/* Adds the gradients of the host's ranks. The gradients are in a region. */
+/* Adds the gradients of the host's ranks, which are in a region of shared memory. */
 static void add(const struct dealt *d, const struct coll_tensor *tensor, size_t at, char *data,
                 size_t bytes) {
     char *const *memory = d->args.memory;
@@ -239,7 +240,7 @@ static int run(struct dealt *d, const struct comm *comm, const struct coll_args 
                                      coll_length(coll_chunk(slice, sizeof(float), d->l->lanes, 0)),
                                  .chunk = lane_chunk,
                                  .final = update_or_store};
-    /* wait until all ranks have their gradients */
+    /* wait until all ranks of the host have written their gradients */
     if (d->args.memory) HVD_TRY(coll_meet(&d->l->host, err));
     HVD_TRY(coll_hosts_slices(d->l, args, &slices, err));
     return coll_meet(&d->l->host, err);

@@ -31,9 +31,8 @@
 
 #include <string.h>
 
-enum {
-    BLOCK = 4096
-}; /* bytes that are added at a time, then copied while they are in the L1 cache */
+/* bytes that are added at a time, then copied while they are in the L1 cache */
+enum { BLOCK = 4096 };
 
 struct direct {
     const struct comm *host;
@@ -47,8 +46,8 @@ struct direct {
     char *lane;                /* this host's sums of the chunk; the lane sums over the hosts */
 };
 
-/* A block of one tensor: its bytes, and its offsets in the tensor (`at`), in every rank's memory
- * (`offset`) and in all tensors in a row (`packed`). */
+/* A block of one tensor: the number of its bytes, and its offsets in the tensor (`at`), in every
+ * rank's memory (`offset`) and in the batch, all tensors in a row (`packed`). */
 struct block {
     const struct coll_tensor *tensor;
     size_t at, offset, packed, bytes;
@@ -79,7 +78,7 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Calls `take` for each block of a range of all tensors in a row. bytes: as for coll_share. */
+/* Calls `take` for each block of a range of the batch. bytes: as for coll_share. */
 static void each_block(const struct direct *d, size_t bytes, struct coll_range range,
                        take_block *take) {
     coll_share(d->host, bytes, range, take_range, &(struct blocks){d, take});

@@ -108,7 +108,7 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 
 struct by_slices {
     const struct layout *l;
-    /* for the steps on the host; has its own scratch, because the lane uses the caller's scratch */
+    /* arguments of the steps on the host; their scratch is not the caller's, which the lane uses */
     struct coll_args args;
     size_t slice; /* bytes of a slice */
     size_t *end;  /* by local rank: end of the rank's chunk of the current slice */
@@ -144,8 +144,8 @@ static int gather_slice(const void *arg, size_t i, hvd_error *err) {
     return gather_chunks(b->l, &args, b->end, coll_length(coll_part(b->end, 0)), err);
 }
 
-/* Returns half of the bytes in flight, so that one half is on the links while the hosts work on the
- * other half. */
+/* Returns half of the bytes in flight, so that half of these bytes is on the links while the hosts
+ * work on the other half. */
 size_t coll_hosts_chunk(const struct comm *comm) {
     struct pace pace = comm_pace(comm);
     return (pace.depth + 1) / 2 * pace.segment;
@@ -167,8 +167,8 @@ static int run_slices(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* Returns true if a ring is the cheapest algorithm. Equal on all ranks, even on ranks in no
- * lane. */
+/* Returns true if a ring is the cheapest algorithm on a lane. The result is equal on all ranks,
+ * even on ranks in no lane. */
 bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;

@@ -46,8 +46,8 @@ struct copies {
     bool to_lanes;
 };
 
-/* Copies the part of a chunk that lies in a range of the lane memories. The chunk is at `lane`
- * there. */
+/* Copies the part of a chunk that lies in `range`, a range of the lane memories. The chunk begins
+ * at offset `lane` of the lane memories. */
 static void copy_chunk(const struct copies *c, struct coll_range range, int host,
                        struct coll_range chunk, size_t lane) {
     const struct blocks *b = c->b;
@@ -80,7 +80,7 @@ static void copy_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Copies between the parts and the memories of all lanes. The memories lie one after another. */
+/* Copies between the parts and the memories of all lanes, which lie one after another. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     size_t bytes = b->end[b->size - 1];
     coll_share(&b->l->host, bytes, (struct coll_range){0, bytes}, copy_range,

@@ -32,7 +32,7 @@ struct pairwise {
     const struct coll_args *args;
     const char *in;       /* this rank's input, with all chunks */
     size_t segment, nseg; /* bytes of a segment; number of segments of the longest chunk */
-    /* p - 1; number of rounds between the exchange of a segment and its spreading */
+    /* peers: p - 1. lag: number of rounds from the exchange of a segment to the spreading */
     size_t peers, lag;
     size_t rounds;       /* number of rounds of a slice */
     char *slots;         /* inputs of the peers for lag + 1 rounds; round k is at k % (lag + 1) */
@@ -120,7 +120,7 @@ static struct coll_exchange item_of(const void *arg, size_t i) {
     return spread(w, at, d - w->peers + 1);
 }
 
-/* The inputs of a segment are in w->inputs. */
+/* An addition of the inputs of one segment, which are in w->inputs. */
 struct addition {
     const struct pairwise *w;
     char *result;
@@ -144,7 +144,7 @@ static void reduce(const struct pairwise *w, struct round at) {
                &(struct addition){w, result(w, at)});
 }
 
-/* Called for each item. Adds a segment when the inputs of all peers have arrived. */
+/* Called after each item. Adds a segment as soon as the inputs of all peers have arrived. */
 static int reduce_if_whole(const void *arg, size_t i, hvd_error *err) {
     const struct pairwise *w = arg;
     struct round at = round_of(w, i);

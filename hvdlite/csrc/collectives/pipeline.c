@@ -27,8 +27,8 @@ static int wait_for(struct flight *f, struct transfer *x, hvd_error *err) {
     return comm_wait(f->comm, x, &f->stream, err);
 }
 
-/* Call this function before a receive into the memory of item i's send: MPI forbids such a receive
- * until the send is complete. */
+/* Waits until the send of item i is complete. Before that, MPI forbids a receive into the memory of
+ * item i. */
 static int wait_until_sent(struct flight *f, size_t i, hvd_error *err) {
     /* a later item has reused the transfer, so the send is complete */
     if (i + f->p->depth < f->sent) return HVD_OK;
@@ -52,8 +52,8 @@ static int send_next(struct flight *f, hvd_error *err) {
     return comm_isend(f->comm, x.out, x.out_bytes, x.to, &f->out[i % f->p->depth], err);
 }
 
-/* Calls the caller's prepare and finish between slices. The caller has prepared the first slice
- * itself. */
+/* Called after item i. At the first item of a slice, prepares the next slice; at the last item,
+ * finishes the slice. The caller has prepared the first slice itself. */
 static int visit_slice(const struct coll_pipeline *p, size_t i, hvd_error *err) {
     const struct coll_slices *slices = p->slices;
     size_t items = p->items / slices->n, slice = i / items, k = i % items;

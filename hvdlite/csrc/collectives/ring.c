@@ -113,8 +113,7 @@ static int take_item(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Returns the length of the longest chunk. With slices: of the first slice, which is the
- * longest. */
+/* Returns the length of the longest chunk; if there are slices, the longest of the first slice. */
 static size_t longest_chunk(const struct ring *r) {
     size_t longest = 0;
     for (int i = 0; i < r->size; i++) {

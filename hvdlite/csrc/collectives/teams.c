@@ -10,29 +10,29 @@
 
 #include <math.h>
 
-/* All these numbers are chosen, not measured. More ranks, teams, sums or bytes to measure find a
- * better team, and make the start longer. */
+/* All numbers of this enum are chosen, not measured. If the start measures with fewer ranks, more
+ * teams, more sums or more bytes, it finds better teams, but takes longer. */
 enum {
-    MOST_RANKS_UNMEASURED = 8, /* with so few ranks the start measures nothing */
+    MOST_RANKS_UNMEASURED = 8, /* with up to so many ranks the start measures nothing */
     MOST_TEAMS = 8,
     SUMS = 5, /* measured sums of each size and number of teams; the fastest counts */
-    /* Minimum bytes of a sum in teams, if a user wants teams. Smaller sums save less traffic than
-     * the additional wait costs. */
+    /* Minimum bytes of a sum in teams, if HVDLITE_TEAM_RANKS sets the size of a team. For smaller
+     * sums, teams save less traffic than their additional wait costs. */
     FROM_IF_WANTED = 4 << 10,
     /* bytes of the measured sums; measured teams are used from half of these bytes on */
     SMALL = 64 << 10,
     LARGE = 1 << 20,
 };
 
-/* Teams are chosen if they take less than this part of the time without teams. Not a measured
- * number: a margin, because other work may disturb a measurement at the start. */
+/* Teams are chosen if they take less than this part of the time without teams. Chosen, not
+ * measured: a margin, because other work may disturb a measurement at the start. */
 static const double MOST_OF_TIME_WITHOUT = 0.9;
 
 static bool is_team(const struct window *w, size_t team) {
     return team > 1 && team < (size_t)w->n && (size_t)w->n % team == 0;
 }
 
-/* Uses teams of this size from `from` bytes on; one team if this size is not possible. */
+/* From `from` bytes on, allreduces use teams of this size, or no teams if it is not possible. */
 static void set_team(struct window *w, size_t team, size_t from) {
     w->team = is_team(w, team) ? (int)team : 0;
     w->team_bytes = from;
@@ -98,7 +98,7 @@ int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_err
     void *memory = NULL;
     hvd_error ignored;
     if (!all->window || all->size < 4) return HVD_OK;
-    /* the ranks measure only if all ranks have memory: otherwise some would wait for the others */
+    /* no rank measures if one rank has no memory, because the others would wait for this rank */
     bool can = own_core && !team && all->size > MOST_RANKS_UNMEASURED &&
                !shmem_map_private(&memory, LARGE, &ignored);
     double largest[] = {(double)team, can ? 0 : 1}; /* coll_max sets the largest values */

@@ -103,11 +103,11 @@ static void spread_block(const struct pass *p, uint64_t round, size_t offset, co
         if (i != p->w->self) lines_copy(slot_of(p, i, round) + offset, sum, bytes);
 }
 
-/* Takes the next `bytes` of the tensors, from offset `offset` of the round on. */
+/* Works on the next `bytes` of the tensors, which begin at offset `offset` of the round. */
 typedef void own_chunk(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                        size_t bytes);
 
-/* Adds and passes the sums on to the next team. */
+/* Adds the blocks of this team, and passes the sums on to the next team. */
 static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                      size_t bytes) {
     char *next = slot_of(p, p->w->self + p->team, round);
@@ -118,8 +118,8 @@ static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, siz
     }
 }
 
-/* Adds; writes the sums to this rank's tensors and to the team's slots. In each other team, writes
- * the sums to the slot of the rank that spreads them. */
+/* Called in the last team: adds; writes the sums to this rank's tensors, to the slots of this team,
+ * and, in each other team, to the slot of the rank that spreads them. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
     for (size_t end = offset + bytes; offset < end;) {
@@ -133,7 +133,8 @@ static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size
     }
 }
 
-/* Takes the sums that the last team has written to this rank's slot, and spreads them. */
+/* Takes the sums that the last team has written to this rank's slot, and writes them to the slots
+ * of this rank's team. */
 static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                        size_t bytes) {
     const char *slot = slot_of(p, p->w->self, round);
@@ -233,7 +234,7 @@ static const struct stage IN_TEAMS[] = {{await_slot, stage, raise_staged},
                                         {await_total, spread, raise_spread},
                                         {await_reduced, take, raise_nothing}};
 
-/* For small data, in one round: every rank adds all inputs. */
+/* Allreduces small data in one round, in which every rank adds all inputs. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     struct cursor from = {0}, to = {0};

@@ -1,4 +1,5 @@
-/* Window collectives that only copy: some ranks stage data in their slots, all other ranks take it.
+/* Window collectives that only copy: one rank (broadcast) or each rank (allgather) stages data in
+ * its slot, and the other ranks take the data from there.
  *
  * Cost on each rank, in the cache. Broadcast: the root copies S, every other rank copies S.
  * Allgather of S in total: S/p staged, (p-1)/p S taken. 1 flag per round and rank. */

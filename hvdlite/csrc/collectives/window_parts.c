@@ -111,6 +111,6 @@ int coll_window_alltoall(const struct comm *comm, const struct coll_args *args, 
                                           {await_staged, copy_segments, raise_taken}};
     int last = comm->size - 1;
     coll_copy_own_part(comm, args);
-    /* the mean of what this rank sends and receives */
+    /* the work of this rank: the mean of the bytes that it sends and receives */
     return run(comm, args, STAGES, (args->in_end[last] + args->part_end[last]) / 2, err);
 }

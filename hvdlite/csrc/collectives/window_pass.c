@@ -1,6 +1,6 @@
 #include "collectives/window_pass.h"
 
-/* A step of a pass: one stage of each of several rounds. */
+/* A step of a pass: each stage works on a different round. */
 struct step {
     const struct pass *p;
     const struct stage *stages;
@@ -24,8 +24,8 @@ static void do_part(const void *arg, int part, int parts) {
     }
 }
 
-/* All threads share the stages of a step. The flags are checked only once per step, because sharing
- * work among threads costs some microseconds each time. */
+/* Does a step with helper threads. All waits come before the work of all stages, because each time
+ * that threads share work costs some microseconds. */
 static int do_together(struct pass *p, struct step s, hvd_error *err) {
     struct cursor next[sizeof p->at / sizeof *p->at];
     s.next = next;
@@ -40,7 +40,7 @@ static int do_together(struct pass *p, struct step s, hvd_error *err) {
     return HVD_OK;
 }
 
-/* One thread does the stages of a step, so it can pack while other ranks are not ready yet. */
+/* Does a step with one thread, which can work on one stage while the next stage must still wait. */
 static int do_alone(struct pass *p, struct step s, hvd_error *err) {
     for (size_t i = 0; i < s.n; i++) {
         if (!has_round(&s, i)) continue;

@@ -1,7 +1,7 @@
 /* A pass of a window collective: runs the stages of all rounds, packs tensors into slots, unpacks
- * them, and keeps the position.
+ * tensors from slots, and keeps the position in the tensors.
  *
- * All window collectives share it. Each rank has its own pass; threads that share the rank's work
+ * All window collectives use passes. Each rank has its own pass; threads that share the rank's work
  * have their own cursors. */
 #ifndef HVDLITE_COLLECTIVES_WINDOW_PASS_H
 #define HVDLITE_COLLECTIVES_WINDOW_PASS_H
@@ -24,7 +24,7 @@ struct pass {
     struct cursor at[4]; /* by stage: the position in the tensors */
 };
 
-/* `longest`: bytes of the data that goes through `segment` bytes of a slot in each round */
+/* `longest`: bytes of data, of which `segment` bytes go through a slot in each round */
 static inline struct pass open_pass(const struct comm *comm, const struct coll_args *args,
                                     size_t longest, size_t segment) {
     return (struct pass){.comm = comm,
@@ -47,8 +47,8 @@ struct stage {
  * largest stage reads or writes in all rounds; helpers share the work if there are enough bytes. */
 int pass_run(struct pass *p, const struct stage *stages, size_t n, size_t bytes, hvd_error *err);
 
-/* Raises the flags for a round whose input is in this rank's slot. No rank waits for
- * WINDOW_REDUCED, but all flags count the same rounds. */
+/* Raises the flags for a round whose input is in this rank's slot. Raises WINDOW_REDUCED, too, for
+ * which no rank waits here, because all flags must count the same rounds. */
 static inline void raise_input(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
