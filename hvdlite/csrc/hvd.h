@@ -162,9 +162,9 @@ void *hvd_region_memory(hvd_region *region); /* zeroed */
 /* Returns the address with which other ranks join the first `used` bytes. Moves these bytes to
  * large pages if possible. */
 void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
-/* Maps the regions of the other ranks; all regions must have the same size. addresses[i] and
- * used[i] are those of local rank i. id: not 0, equal on all ranks. Call it once; after a failure
- * nothing has changed. */
+/* Maps the regions of the other ranks of the host; all regions must have the same size.
+ * addresses[i] and used[i] belong to local rank i. id: not 0, equal on all ranks. Call it once;
+ * after a failure nothing has changed. */
 int hvd_region_join(hvd_region *region, int id, const char *const *addresses, const uint64_t *used,
                     hvd_error *err);
 void hvd_region_close(hvd_region *region); /* no tensor of the region may be under way */

@@ -2,7 +2,7 @@
  *
  * The caller owns the hvd_error; a function that fails fills it and returns the code. Each caller
  * up the stack may append its own task to the text ("..., while running a ring of 4096 bytes, while
- * allreduce 'conv0_weight'"). Any thread; nothing is shared. */
+ * allreduce 'conv0_weight'"). Any thread may call these functions. */
 #ifndef HVDLITE_BASE_ERROR_H
 #define HVDLITE_BASE_ERROR_H
 

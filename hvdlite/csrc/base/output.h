@@ -1,7 +1,7 @@
 /* All output of the core.
  *
  * Log lines go to stderr, with a level, the time and the rank. Callers pass the log as an argument;
- * there is no global log. Any thread; each line is one write. */
+ * there is no global log. Any thread may call these functions; each line is one write. */
 #ifndef HVDLITE_BASE_OUTPUT_H
 #define HVDLITE_BASE_OUTPUT_H
 

@@ -1,7 +1,7 @@
 /* Counters of this rank's traffic and work, summed over all its groups.
  *
- * Engine threads write the counters. Any thread may read them; other processes read them through
- * the flight recorder. */
+ * Threads that step an engine or run a collective write the counters. Any thread may read them;
+ * other processes read them through the flight recorder. */
 #ifndef HVDLITE_BASE_STATS_H
 #define HVDLITE_BASE_STATS_H
 

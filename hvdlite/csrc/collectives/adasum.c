@@ -12,8 +12,8 @@
  *
  *            rank a        rank b        rank c        rank d
  *   start    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
- *   step 0  ab0 ab1       ab2 ab3       cd0 cd1       cd2 cd3        a <-> b, c <-> d
- *   step 1  S0            S2            S1            S3             a <-> c, b <-> d
+ *   step 0   ab0 ab1       ab2 ab3       cd0 cd1       cd2 cd3       a <-> b, c <-> d
+ *   step 1   S0            S2            S1            S3            a <-> c, b <-> d
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
  *   back 0   S0 S1 S2 S3   everywhere
  *

@@ -93,7 +93,7 @@ const struct coll_algorithm *coll_choose(const struct comm *comm, const struct c
     return row;
 }
 
-/* Tries powers of two as sizes. */
+/* Tries the powers of two from 1 KiB to 1 GiB. */
 void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     struct coll_args args = {.kind = HVD_ALLREDUCE, .reduce = reduce_kernels(HVD_FLOAT32, HVD_SUM)};
     const struct coll_algorithm *last = NULL;

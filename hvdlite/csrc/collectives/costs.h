@@ -57,8 +57,8 @@ size_t coll_doubling_bytes(const struct comm *comm);
 /* Collective, when a job starts: measures the cost of a message between hosts, in about 10 ms. One
  * rank of each host exchanges messages with the next hosts: first 1 byte, for alpha; then more and
  * more segments, until a trial takes some ms; then messages that go as far as the circulant's. All
- * ranks use the slowest rank's times, so they choose the same algorithms. On one host it does
- * nothing. If a rank is short of memory, the costs are COST_FIXED. */
+ * ranks use the slowest rank's times, so they choose the same algorithms. On one host nothing is
+ * measured. If a rank is short of memory, the costs are COST_FIXED. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

@@ -4,11 +4,11 @@
  * that it owns.
  *
  *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
- *   SC'20: its first stage. The ring is that of ring.c.
+ *   SC'20: its first stage.
  *
  * The hosts own a tensor's stripes in turn, so a stripe has the same owner in every batch, and
  * every host has about the same work in a batch. A batch is packed by owner. Each host sums it as
- * in hosts.c. On the lanes a ring adds an owner's chunk on the chunk's way to the owner. The owner
+ * in hosts.c. On the lanes a ring (ring.c) adds each chunk on its way to its owner. The owner
  * updates its weights with each finished segment, and the ring then passes on the new weights
  * instead of the sums. Hosts A (0) and B (1), one lane; a0 is A's sum of the values that host 0
  * owns, S0 the sum over both hosts, W0 the new weights:

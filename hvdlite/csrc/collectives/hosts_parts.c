@@ -39,7 +39,7 @@ static size_t lane_bytes(const struct blocks *b, int lane) {
     return bytes;
 }
 
-/* What copy_all copies. */
+/* The arguments of copy_all, for copy_range. */
 struct copies {
     const struct blocks *b;
     char *parts, *lanes;

@@ -1,8 +1,8 @@
 /* Pairwise exchange: every rank sends each chunk to the rank that adds up this chunk. A
  * reducescatter is the first half of the allreduce.
  *
- * The allreduce is used for dtypes whose sum needs a wider accumulator (float16, bfloat16, small
- * integers) and for kernels whose results and elements differ in size. Inputs are sent unchanged.
+ * The allreduce is used for dtypes with a wider accumulator (float16, bfloat16, integers of up to
+ * 32 bits) and for kernels whose results and elements differ in size. Inputs are sent unchanged.
  * The owner of a chunk adds all p inputs in the accumulator, rounds once, and sends the result to
  * all ranks. p = 3, rank a owns chunk 0:
  *

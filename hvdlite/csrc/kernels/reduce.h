@@ -2,11 +2,11 @@
  * and operation.
  *
  * Accumulators are so wide that a result is rounded or divided only once, at the end: float32 for
- * float16 and bfloat16, int32 for 8- and 16-bit integers, int64 for int32. All other dtypes are
- * their own accumulators. For bool, Sum and Max are logical or, Min and Product logical and. As in
- * NumPy, integers wrap, and Min and Max return NaN if an input is NaN. Averages and scaled values
- * of integers truncate toward zero. The compiler vectorizes all loops. Arrays need only the
- * alignment of their elements. */
+ * float16 and bfloat16, int32 for 8- and 16-bit integers, int64 for 32-bit integers. All other
+ * dtypes are their own accumulators. For bool, Sum and Max are logical or, Min and Product logical
+ * and. As in NumPy, integers wrap, and Min and Max return NaN if an input is NaN. Averages and
+ * scaled values of integers truncate toward zero. The compiler vectorizes all loops. Arrays need
+ * only the alignment of their elements. */
 #ifndef HVDLITE_KERNELS_REDUCE_H
 #define HVDLITE_KERNELS_REDUCE_H
 
@@ -26,8 +26,8 @@ enum reduce_partial {
     REDUCE_WRAPS      /* the result does not change, unless it is scaled: integers wrap */
 };
 
-/* n: number of elements. An output may be the same array as an input; any other overlap is
- * forbidden. */
+/* The kernels of one dtype and op. n: number of elements. An output may be the same array as an
+ * input, but may not overlap an input otherwise. */
 struct reduce_kernels {
     size_t size; /* bytes of an element */
     /* bytes of an accumulator; equal to `size` if the dtype is its own accumulator */

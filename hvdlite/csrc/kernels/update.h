@@ -12,7 +12,7 @@
  *                  w -= lr m / (sqrt(v) + epsilon); the caller's lr includes the bias correction
  *                  (Kingma and Ba, "Adam", ICLR 2015)
  *
- * The operations and their order are those of MXNet's operators, so the results have the same bits.
+ * MXNet's operators do the same operations in the same order, so the results have the same bits.
  * The compiler vectorizes all loops. */
 #ifndef HVDLITE_KERNELS_UPDATE_H
 #define HVDLITE_KERNELS_UPDATE_H

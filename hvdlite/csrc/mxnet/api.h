@@ -1,7 +1,7 @@
 /* MXNet's C API, as far as hvdlite uses it.
  *
- * The functions are looked up in the library that Python has loaded. Types and signatures are those
- * of MXNet's c_api.h and engine.h, 1.6 to 2.0, so no header is needed. */
+ * The functions are looked up in the library that Python has loaded. This file has the types and
+ * signatures of c_api.h and engine.h of MXNet 1.6 to 2.0, so no header of MXNet is needed. */
 #ifndef HVDLITE_MXNET_API_H
 #define HVDLITE_MXNET_API_H
 

@@ -14,13 +14,13 @@
 typedef struct hvd_mxnet hvd_mxnet;
 
 /* Call it once. libmxnet: path of the loaded library. callback_arguments: number of arguments of
- * its asynchronous functions (four since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
+ * MXNet's asynchronous functions (4 since 2.0.0b1). naive: MXNET_ENGINE_TYPE is NaiveEngine. */
 int hvd_mxnet_open(hvd_mxnet **out, const char *libmxnet, int callback_arguments, int naive,
                    hvd_error *err);
 
 /* One collective on NDArrays. The caller may free its handles after the push. Used fields of
- * *tensor: name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter;
- * dtype, shape and memory are those of the arrays. */
+ * *tensor: name, kind, op, root, group, priority, scales, out_rows, splits, codec and parameter.
+ * The arrays determine the dtype, the shape and the memory. */
 typedef struct hvd_mxnet_work {
     void *in; /* NULL: `out` is also the input */
     void *out;

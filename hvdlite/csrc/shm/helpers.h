@@ -43,7 +43,7 @@ int helpers_begin(struct helpers *h, size_t bytes);
  * and only if helpers_begin has returned more than 1. */
 void helpers_run(struct helpers *h, helpers_work *work, const void *arg);
 void helpers_end(struct helpers *h, int parts);
-/* Calls helpers_begin, helpers_run and helpers_end, for a collective with a single work. */
+/* Calls helpers_begin, does the work, with helpers or without, and calls helpers_end. */
 void helpers_do(struct helpers *h, size_t bytes, helpers_work *work, const void *arg);
 
 #endif

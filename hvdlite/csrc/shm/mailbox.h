@@ -1,9 +1,9 @@
 /* Mailboxes: rings of bytes in shared memory. One rank writes a mailbox, another rank reads it.
  *
  * A mailbox carries messages in order, each as a length and its bytes; a message longer than the
- * ring passes in pieces. Neither side blocks. A zeroed ring is empty. Each side checks the counts
- * and lengths that it reads: if they are damaged it returns an error and reads or writes nothing
- * outside of the ring. */
+ * ring passes in several parts. Neither side blocks. A zeroed ring is empty. Each side checks the
+ * counts and lengths that it reads; if they are damaged, it returns an error, and reads or writes
+ * nothing outside of the ring. */
 #ifndef HVDLITE_SHM_MAILBOX_H
 #define HVDLITE_SHM_MAILBOX_H
 
@@ -15,21 +15,21 @@
  * damage. */
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 };
 
-/* The shared part. Each count of bytes is on a cache line of the side that updates it. */
+/* A mailbox, which both ranks map. Each count of bytes has its own cache line. */
 struct mailbox {
     _Alignas(64) _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t read;
     _Alignas(64) unsigned char bytes[MAILBOX_BYTES];
 };
 
-/* The writer's part. Zeroed: nothing has been written. */
+/* The writer's data, in its own memory. Zeroed: nothing has been written. */
 struct mail_out {
     uint64_t written;       /* bytes written so far; the mailbox has a copy for the reader */
     unsigned char *waiting; /* the bytes from `sent` to `size` wait for room; size 0: none */
     size_t sent, size, capacity;
 };
 
-/* The reader's part: the message that is arriving. Zeroed: no message. */
+/* The reader's data, in its own memory: the message that is arriving. Zeroed: no message. */
 struct mail_in {
     uint64_t read; /* bytes read so far; the mailbox has a copy for the writer */
     /* `size`: bytes of the message and of its 8-byte length; 0: unknown. `arrived`: how many of

@@ -49,7 +49,7 @@ int comm_irecv(const struct comm *comm, void *data, size_t bytes, int from, stru
  * comm is unusable. */
 int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream, hvd_error *err);
 
-/* Returns the pace of the comm, equal on all ranks. */
+/* Returns the length and the number of segments in flight (pace.h), equal on all ranks. */
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 

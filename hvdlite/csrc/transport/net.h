@@ -3,8 +3,8 @@
  * Each pair of ranks has two streams, one for data and one for messages, so that neither waits
  * behind the other. The thread that reads the streams delivers the frames of all groups
  * (channel.h). Ranks are ranks of the job. The end of a data stream means nothing. If a message
- * stream ends without a farewell, the rank has died. Callers hold the lock, except for open, close
- * and lock. */
+ * stream ends without a farewell message, the rank has died. Callers hold the lock, except callers
+ * of net_open, net_close and net_lock. */
 #ifndef HVDLITE_TRANSPORT_NET_H
 #define HVDLITE_TRANSPORT_NET_H
 

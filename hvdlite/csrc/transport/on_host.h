@@ -24,10 +24,10 @@ struct on_host {
     /* if this rank is its host's leader: the file of the memory that the host shares; else -1 */
     int file;
     struct card *cards; /* array by rank */
-    /* The threads of `life` and `nudges` ring the doorbell. */
-    /* NULL: this host has no other rank, or the kernel can't report deaths */
+    /* Threads of `life` and `nudges` ring the doorbell. life NULL: this host has no other rank, or
+     * the kernel can't report deaths. nudges NULL: not needed, or sockets are not allowed. */
     struct life *life;
-    struct nudges *nudges; /* NULL: not needed, or sockets are not allowed */
+    struct nudges *nudges;
 };
 
 /* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. The caller sets

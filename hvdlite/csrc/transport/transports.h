@@ -9,9 +9,9 @@
 
 /* ---- ranks as MPI processes: transport_mpi.c, the only file that calls MPI ----
  *
- * It is a separate library, one for each MPI, because the core is loaded without MPI and gets
- * transport_mpi_open from its caller. Both libraries contain the code of the lower layers that
- * transport_mpi.c uses; this is safe because these layers keep all state in a transport.
+ * The MPI transport is a separate library, one for each MPI, because the core is loaded without MPI
+ * and gets transport_mpi_open from its caller. The core and this library each contain the code of
+ * the lower layers; this is safe because these layers keep all state in a transport.
  *
  * This transport uses only standard MPI-3. It duplicates the given communicator, so its messages
  * never mix with the program's messages. MPI must be initialized with MPI_THREAD_MULTIPLE, as
