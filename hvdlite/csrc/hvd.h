@@ -152,10 +152,10 @@ typedef struct hvd_stats {
 } hvd_stats;
 int hvd_get_stats(hvd_stats *out, hvd_error *err);
 
-/* Makes memory of this rank that the other ranks of its host can map. After all ranks have joined
- * their regions, an in-place allreduce at the same offset on every rank copies nothing. NULL: see
- * *err; HVD_UNSUPPORTED: the ranks can't share memory. A page uses no memory until it is
- * written. */
+/* Makes memory of this rank that the other ranks of its host can map. `bytes`: a multiple of the
+ * page size. After all ranks have joined their regions, an in-place allreduce at the same offset on
+ * every rank copies nothing. A page uses no memory until it is written. NULL: see *err;
+ * HVD_UNSUPPORTED: the ranks can't share memory. */
 typedef struct hvd_region hvd_region;
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
@@ -178,8 +178,7 @@ typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
 /* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
-/* Moves the memory to large pages if possible. Call it after writing the memory, because pages that
- * were never written can't be moved. */
+/* Moves the memory to large pages if possible. Write it before: unwritten pages can't be moved. */
 void hvd_memory_collapse(hvd_memory *memory);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
@@ -212,8 +211,8 @@ void hvd_stacks_keep_users(int number);
 void hvd_stacks_install(int number, int file);
 
 /* Starts a timeline, a file in the Trace Event Format that shows when each tensor was submitted,
- * agreed on and moved. {rank} in `path` becomes the rank's number; without {rank} only rank 0
- * writes. */
+ * agreed on and moved. {rank} in `path` becomes the rank; without {rank} only rank 0 writes a
+ * file. */
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 

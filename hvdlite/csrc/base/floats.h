@@ -1,9 +1,8 @@
 /* How the processor runs loops over numbers.
  *
- * SIMD selects the instructions; floats_exact sets the floating-point mode of the thread. The
- * threads of TensorFlow flush subnormal numbers to 0; the threads of PyTorch do so if the user
- * asks. If a thread in this mode computed a sum, the result could differ from the results of other
- * ranks. */
+ * SIMD selects the instructions; floats_exact sets the floating-point mode of the thread. Threads
+ * of TensorFlow flush subnormal numbers to 0; threads of PyTorch do so if the user asks. If such a
+ * thread computed a sum, the result could differ from the results of other ranks. */
 #ifndef HVDLITE_BASE_FLOATS_H
 #define HVDLITE_BASE_FLOATS_H
 

@@ -99,8 +99,7 @@ struct coll_slices {
     int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
     /* If not NULL, the ring calls `final` for each segment that has its final sum. own true: this
      * rank has completed the sum (rank r completes chunk r + 1), and `final` may change the sum
-     * before the ring sends the sum on. own false: the sum came from the rank that has completed
-     * it. */
+     * before the ring sends the sum on. own false: another rank has completed the sum. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };

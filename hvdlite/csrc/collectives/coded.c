@@ -210,9 +210,8 @@ static int encode(const struct comm *comm, const struct codec_input *in, size_t 
     return HVD_OK;
 }
 
-/* The user's thread calls this function. The user's floating-point mode may flush subnormal numbers
- * to 0, but helper threads do not; so in this mode the bits would depend on which thread takes
- * which part. */
+/* The user's thread calls this function. Its floating-point mode may flush subnormal numbers to 0,
+ * but helpers do not; so the bits would depend on which thread takes which part. */
 int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
     floats_mode mode = floats_exact();
     int code = encode(comm, in, n, err);

@@ -41,8 +41,7 @@ int coded_encode(const struct comm *comm, const struct codec_input *in, size_t n
 /* Chooses an algorithm and runs it. */
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
-/* The scattered allreduce, for tests. Needs more than one rank, and a codec for which
- * codec_kernels() returns kernels. */
+/* The scattered allreduce, for tests. Needs several ranks, and a codec that has codec_kernels(). */
 int coll_coded_scattered(const struct comm *comm, const struct coded_args *args, hvd_error *err);
 
 #endif

@@ -127,8 +127,7 @@ static void take_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Calls `take` for each block of a range, on several threads if the range is long. times: how many
- * bytes `take` reads for each byte of the range. */
+/* Calls take_range on several threads. times: bytes that `take` reads per byte of the range. */
 static void each_block(const struct dealt *d, struct coll_range range, int times,
                        take_block *take) {
     coll_share(&d->l->host, (size_t)times * coll_length(range), range, take_range,

@@ -133,8 +133,7 @@ static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size
     }
 }
 
-/* Takes the sums that the last team has written to this rank's slot, and writes them to the slots
- * of this rank's team. */
+/* Takes the last team's sums from this rank's slot, and writes them to the slots of its team. */
 static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                        size_t bytes) {
     const char *slot = slot_of(p, p->w->self, round);

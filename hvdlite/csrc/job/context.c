@@ -94,8 +94,8 @@ int context_why_failed(hvd_error *err) {
     return HVD_OK;
 }
 
-/* Marks the context in a forked child, because reading a flag in every call takes less time than
- * calling getpid. Makes new locks, because threads that held a lock at the fork do not exist in the
+/* Marks the context in a forked child, because reading a flag in every call is faster than calling
+ * getpid. Makes new locks, because threads that held locks at the fork do not exist in the
  * child. */
 static void mark_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;

@@ -23,8 +23,7 @@ uint64_t context_job_number(void);
 /* Returns HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 
-/* ---- call these functions outside of context_enter and context_leave: they wait until no thread
- * is between context_enter and context_leave ---- */
+/* ---- never between context_enter and context_leave: these functions wait for their lock ---- */
 /* Opens the job. Collective. */
 int context_open(struct bootstrap *bootstrap, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
@@ -35,10 +34,9 @@ int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err
 /* removes the group from the job; NULL: no such group */
 struct group *context_take_group(int id);
 
-/* ---- other data of the process: call these functions at any time ---- */
+/* ---- call these functions at any time ---- */
 /* The last errors, kept until the process ends, because frameworks raise errors even after the end
- * of the job. FAILURES_KEPT: chosen, not measured; more errors than a program raises before it
- * looks at one of them. */
+ * of the job. FAILURES_KEPT: chosen; more errors than a program raises before it looks at one. */
 enum { FAILURES_KEPT = 64 };
 struct failures {
     uint64_t count; /* number of the last failure */

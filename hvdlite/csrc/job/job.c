@@ -75,10 +75,9 @@ static int group_number(const int *job_ranks, int size) {
 }
 
 /* A wait for another host does not spin, because a message from another host takes longer than a
- * spin, and a yielding thread finds the message equally fast. On 2 hosts with 1 rank each, waits
- * take as long as with spins. If emulated hosts share cores, as in tests, an allreduce of 4 KB
- * takes 0.49 instead of 0.64 ms on 8 hosts with 1 rank, and 0.40 instead of 0.85 ms on 4 hosts with
- * 2 ranks. */
+ * spin, and a yielding thread finds the message equally fast. On 2 hosts with 1 rank, waits take as
+ * long as with spins. If emulated hosts share cores, as in tests, 4 KB take 0.49 instead of 0.64 ms
+ * on 8 hosts with 1 rank, and 0.40 instead of 0.85 ms on 4 hosts with 2 ranks. */
 static struct patience patience_of(const struct job *j, const struct transport *t) {
     struct patience patience = j->patience;
     if (transport_blocks(t)) patience.policy.spin = 0;
@@ -283,9 +282,8 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    /* The group is added before its engine starts, so that no failure follows the start: closing an
-     * engine that has started waits for the engine's thread, and this thread may wait for the
-     * caller's lock (give_up in context.c). */
+    /* Adds the group before its engine starts: after the start, a failure would close the engine,
+     * and thus wait for the engine's thread, which may wait for the caller's lock (give_up). */
     if (!code) code = job_add(j, world, &id, err);
     bool added = !code;
     code = open_world(j, world, bootstrap, code, err);

@@ -1,9 +1,8 @@
 /* On a signal, the thread that handles it appends its C stack to a file and calls the previous
  * handlers.
  *
- * Only this file handles signals. There are two previous handlers, which do not call each other:
- * the user's handler, and a handler that writes Python stacks, which hvdlite has installed over the
- * user's handler. */
+ * Only this file handles signals. There are two previous handlers, and neither calls the other: the
+ * user's handler, and over it hvdlite's handler that writes Python stacks. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "job/stacks.h"
 

@@ -63,18 +63,17 @@ bool codec_finite(const struct codec_input *in, struct codec_part part);
  * codec_finite for the whole tensor. Fails only if memory for topk is short. */
 int codec_encode(const struct codec_input *in, bool finite, struct codec_part part, hvd_error *err);
 
-/* How to decode a sum of messages. A rank that has joined sends only zero bytes and must add zeros
- * to the sum. In 1bit a zero bit means -1, so the decoding of 1bit needs the number of ranks with
- * data. */
+/* How to decode a sum of messages. A rank that has joined sends only zero bytes, and adds nothing
+ * to the sum. In 1bit a zero bit means -1, so 1bit needs the number of ranks with data. */
 struct codec_sum {
     int ranks;        /* number of messages */
     int contributors; /* number of ranks with data; the others have joined */
     double factor;    /* multiplies the sum */
 };
 
-/* Decodes and adds the messages of all ranks, which are `stride` bytes apart; not for float16 and
- * bfloat16. Equal messages give the same bits on every rank. 2bit and 1bit count exactly and round
- * once, to float32. */
+/* Decodes and adds the ranks' messages, which are `stride` bytes apart; not for float16 and
+ * bfloat16. Equal messages give equal bits. 2bit and 1bit count exactly and round once, to
+ * float32. */
 void codec_decode(struct codec c, const void *messages, size_t stride, struct codec_sum spec,
                   float *out, struct codec_part part);
 

@@ -54,9 +54,8 @@ struct mxnet_api {
     int (*wait_to_read)(NDArrayHandle);
     int (*is_recording)(bool *);
     const char *(*last_error)(void);
-    /* Whether an array has a oneDNN layout, and the change back to the plain layout: C++ methods of
-     * NDArray::Chunk, whose only argument is `this`. is_blocked NULL: MXNet does not export both
-     * methods. */
+    /* C++ methods of NDArray::Chunk, whose only argument is `this`: whether the layout is oneDNN's,
+     * and the change back to the plain layout. is_blocked NULL: MXNet does not export them. */
     bool (*is_blocked)(void *chunk);
     void (*unblock)(void *chunk);
     /* Constructor and destructor of std::runtime_error. dmlc::Error, its subclass, adds no

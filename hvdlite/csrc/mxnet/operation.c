@@ -108,9 +108,8 @@ static void note_error(struct operation *op, const hvd_error *error) {
     mutex_unlock(&op->lib->reporting);
 }
 
-/* Ends one use of the operation. The thread that ends the last use completes the operation, which
- * may free it. If MXNet has dropped the operation, this thread only frees it, because MXNet itself
- * raises the reason. */
+/* Ends one use of the operation. The end of the last use completes the operation, which may free
+ * it. If MXNet has dropped the operation, only frees it, because MXNet itself raises the reason. */
 static void drop_use(struct operation *op) {
     if (atomic_fetch_sub(&op->left, 1) == 1) (op->ran ? complete : free_operation)(op);
 }

@@ -13,9 +13,8 @@
 
 #include <stdatomic.h>
 
-/* The number of failures that are kept. Chosen, not measured: more than the failures that follow a
- * failure before MXNet raises its exception. The exception of an older failure has no
- * attributes. */
+/* The number of failures that are kept. Chosen, not measured: more than occur between a failure and
+ * its exception in MXNet. The exception of an older failure has no attributes. */
 enum { MXNET_FAILURES = 1024 };
 
 struct hvd_mxnet {
@@ -60,11 +59,9 @@ struct held {
 struct operation {
     hvd_mxnet *lib;
     struct on_complete done;
-    /* pushed: hvdlite has given the operation to MXNet. ran: MXNet has run it; false in
-     * operation_end: MXNet dropped it, because one of its arrays has failed */
-    bool pushed, ran;
-    /* where the pushing thread, which waits, reads the error if MXNet's engine is the naive engine,
-     * which ignores errors; else NULL */
+    bool pushed; /* true: hvdlite has given the operation to MXNet */
+    bool ran;    /* true: MXNet has run the operation, and not dropped it for a failed array */
+    /* for MXNet's naive engine, which ignores errors: the pushing thread waits, then reads this */
     hvd_error *report;
     /* the errors of all failed collectives; NULL: none; lib->reporting guards it */
     hvd_error *error;

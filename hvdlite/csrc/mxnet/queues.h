@@ -2,9 +2,8 @@
  *
  * MXNet may drop an operation, then run a later operation on the same array, and only then delete
  * the dropped operation. Only the deletion reports the failure. Without queues, the tensor of the
- * next step could overtake the failed tensor of the same name. The other ranks would add it to
- * their tensors of the failed step: a wrong sum without an error. Any thread may call these
- * functions. */
+ * next step could overtake the failed tensor of the same name, and be summed with the other ranks'
+ * tensors of the failed step: a wrong sum without an error. Any thread may call these functions. */
 #ifndef HVDLITE_MXNET_QUEUES_H
 #define HVDLITE_MXNET_QUEUES_H
 

@@ -105,8 +105,7 @@ static void load(const slot *s, struct flight_op *op) {
     memcpy((char *)op + sizeof *words, words + 1, sizeof *op - sizeof *words);
 }
 
-/* Uses memory_order_release, so a reader that sees a new word also sees the odd version, and skips
- * the operation. */
+/* Uses memory_order_release, so a reader that sees a new word also sees that the version is odd. */
 static void store(slot *s, const struct flight_op *op) {
     uint64_t words[FLIGHT_WORDS];
     memcpy(words, op, sizeof words);

@@ -39,8 +39,7 @@ struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
     uint64_t number;  /* number of the tensor in the order of submission, from 1 */
     uint64_t bytes;
-    /* number of the tensor's batch in the group, from 1; for a tensor that moves in pieces: the
-     * first batch */
+    /* number in the group, from 1, of the tensor's batch, or of the first batch with its pieces */
     uint64_t batch;
     double submitted, agreed, started, ended;
     uint16_t fused; /* number of tensors in the batch */
@@ -52,9 +51,8 @@ struct flight_op {
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
-/* Hashes of the names of two tensors. The submissions of one tensor, the mark, count the training
- * steps; the other tensor, the candidate (`next`), may replace the mark. See count_step in
- * flight.c. */
+/* Hashes of two tensors' names. Submissions of one tensor, the mark, count the training steps; the
+ * other tensor, the candidate (`next`), may replace the mark. See count_step in flight.c. */
 struct flight_marks {
     _Atomic uint64_t mark, next;
     /* of the candidate: the number of its first operation; how often it was submitted after that;
@@ -135,8 +133,7 @@ void flight_trouble(struct flight *f, const char *text, bool failed);
 /* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME; then HVD_BLAME_STALLED,
  * HVD_BLAME_SILENT or 0 (another cause); the number of these ranks; the first of these ranks. */
 void flight_blame(struct flight *f, const hvd_error *error);
-/* Sets the bell, a file to which each stall or failure writes `word`; -1: no file. The caller
- * closes the file. */
+/* Sets the bell, a file of the caller to which each stall or failure writes `word`; -1: no file. */
 void flight_set_bell(struct flight *f, int file, const char *word);
 
 /* Tries once to read the operation at this index of the ring. Returns false if a thread is writing

@@ -15,18 +15,15 @@ enum {
     /* All numbers of this enum are chosen, not measured.
      *
      * helpers_measure copies LARGEST bytes, then half as many, and so on, down to 128 KiB: SIZES
-     * sizes. A larger LARGEST makes the start of the job longer. Collectives of less than 128 KiB
-     * have no helpers, because helpers need time to wake up; HVDLITE_THREADS_BYTES can set a
-     * smaller limit. */
+     * sizes. A larger LARGEST makes the start longer. Smaller collectives have no helpers, because
+     * helpers need time to wake up, unless HVDLITE_THREADS_BYTES sets a smaller limit. */
     LARGEST = 2 << 20,
     SIZES = 5,
-    /* For each size: number of copies with helpers, and number of copies without helpers. More
-     * copies make it more likely that no other thread delays the fastest copy, but make the start
-     * longer. */
+    /* For each size: number of copies with helpers, and of copies without helpers. With more
+     * copies, a delay of the fastest copy is less likely, but the start takes longer. */
     TIMES = 4,
-    /* Number of checks whether helpers have done their parts, before the first yield. With more
-     * checks the engine notices the end sooner, but keeps its core from a helper that has no
-     * core. */
+    /* Number of checks whether helpers have done their parts, before the first yield. More checks
+     * notice the end sooner, but keep the engine's core from a helper that has no core. */
     PATIENCE = 10000,
     /* The most calls in a row that do not wake helpers, after helpers were late. A larger number
      * saves useless wake-ups, but the engine finds out later that helpers are in time again. */
@@ -88,8 +85,7 @@ static int take_parts(struct helpers *h, unsigned now, int first) {
 }
 
 /* Gives the core to any other thread that can run on it. Returns true if there was no such thread
- * and the helper has waited for less than h->spin; then the helper looks for the next call again
- * without sleeping. */
+ * and the helper has waited for less than h->spin; then it need not sleep yet. */
 static bool core_is_free(const struct helpers *h, double *since) {
     if (h->spin <= 0 || !atomic_load_explicit(&h->open, memory_order_relaxed)) return false;
     double before = clock_now();
@@ -223,9 +219,9 @@ static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
  * with the fastest copy without helpers. Copies of all sizes, with and without helpers, alternate,
  * so a longer delay affects all of them alike. */
 void helpers_measure(struct helpers *h) {
-    /* The part of the time without helpers that a copy with helpers may take. Chosen, not measured:
-     * a larger part accepts helpers because of a disturbed measurement; a smaller part rejects
-     * helpers that save time. */
+    /* The part of the time without helpers that a copy with helpers may take. Chosen: a larger part
+     * accepts useless helpers after a disturbed measurement; a smaller part rejects useful
+     * helpers. */
     static const double CLEARLY = 0.8;
     double fastest[2][SIZES];
     hvd_error ignored;

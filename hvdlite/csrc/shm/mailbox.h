@@ -11,8 +11,7 @@
 #include "shm/window.h"
 
 /* MAILBOX_BYTES: bytes of the ring; chosen, not measured. MAILBOX_LONGEST: bytes of the longest
- * message. mailbox_send refuses longer messages, so a reader that finds a larger length reports
- * damage. */
+ * message. mailbox_send refuses longer messages, so a reader treats a larger length as damage. */
 enum { MAILBOX_BYTES = 64 * 1024, MAILBOX_LONGEST = 1 << 30 };
 
 /* A mailbox, which both ranks map. Each count of bytes has its own cache line. */

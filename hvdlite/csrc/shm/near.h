@@ -40,8 +40,7 @@ enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t by
 /* ---- bounce buffers ---- */
 
 /* Chosen, not measured. With two or more slots, the sender fills one slot while the receiver reads
- * another slot. There can be at most 32 slots, the bits of `busy`. A pair of ranks uses up to 1 MiB
- * in each direction. */
+ * another; `busy` has bits for 32 slots. A pair of ranks uses up to 1 MiB in each direction. */
 enum { BOUNCE_SLOTS = 4, BOUNCE_SLOT = 256 << 10 };
 
 /* Zeroed: there is no bounce buffer. */
@@ -52,9 +51,8 @@ struct bounce {
     unsigned busy; /* in the sender: one bit for each slot in use */
 };
 
-/* The sender calls bounce_make and gets the address of the new bounce buffer; "": there is none.
- * The receiver calls bounce_map, which returns false if the buffer can't be mapped. Without a
- * bounce buffer, data must travel in messages. */
+/* The sender calls bounce_make, which returns the buffer's address; "": there is none. The receiver
+ * calls bounce_map, which returns false on failure. Without a buffer, data must go in messages. */
 void bounce_make(struct bounce *b, char address[SHMEM_ADDRESS]);
 bool bounce_map(struct bounce *b, const char *address);
 void bounce_close(struct bounce *b);

@@ -52,8 +52,7 @@ void shmem_release(void *memory, size_t bytes, int fd); /* bytes: total of all p
 /* Bytes between parts. If the distance between parts were a power of two, reads and writes would
  * run at half speed: the L1 cache of some processors predicts the way of a line from a few bits of
  * the address (Lipp et al., "Take A Way: Exploring the Security Implications of AMD's Cache Way
- * Predictors", 2020). The gap is shorter than a large page, because a part may begin and end inside
- * a large page. */
+ * Predictors", 2020). Parts may begin and end inside a large page, so a short gap is enough. */
 enum { REGION_GAP = 64 * 1024 };
 
 struct region {

@@ -85,9 +85,8 @@ struct window {
 size_t window_bytes(int n);
 void window_init(struct window *w, void *memory, int n, int self);
 
-/* Touches the pages that this rank writes, so that the pages are on this rank's NUMA node, and
- * later writes do not pay 1.4 us for the first touch of each page. Call it before another rank uses
- * the memory. */
+/* Touches the pages that this rank writes, so that they are on this rank's NUMA node, and later
+ * writes do not pay 1.4 us for each first touch. Call it before another rank uses the memory. */
 void window_touch(void *memory, int self);
 
 /* Raises this rank's flag to `round`: the rank has done this step of the round. */

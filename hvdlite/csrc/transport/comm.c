@@ -6,8 +6,8 @@
 #include <assert.h>
 
 /* Longest sleep in a wait for data, in seconds, if arriving data ends the sleep. Limited, because
- * the waiting thread also negotiates, and the negotiation has deadlines: for example, a leader
- * waits at most 20 ms for late ranks (negotiation/aggregate.h). */
+ * the thread also negotiates: a leader waits at most 20 ms for late ranks
+ * (negotiation/aggregate.h). */
 static const double LONGEST_DATA_SLEEP = 10e-3;
 /* Longest nap in a wait for data, in seconds, if arriving data does not end the nap. Chosen, not
  * measured: after longer naps, data is noticed later, and MPI moves data only while it is called;
@@ -43,10 +43,9 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->helpers; }
 
 /* A wait for data fails after this many times the limit (HVDLITE_DATA_TIMEOUT_SECONDS). At the
- * limit, engines find a silent rank and name it in their error. So a wait for data fails by itself
- * only if the other rank's engine answers, but the rank sends no data. The extra quarter is longer
- * than the interval at which engines look for silent ranks, at most a sixteenth of the limit
- * (negotiation/watch.c). */
+ * limit, engines find a silent rank and name it in their error. So this wait fails by itself only
+ * if the other rank's engine answers, but sends no data. A quarter is longer than the interval at
+ * which engines look for silent ranks, at most a sixteenth of the limit (negotiation/watch.c). */
 static const double DATA_TO_ANSWERS = 1.25;
 
 /* What a rank waits for. */

@@ -31,7 +31,7 @@ struct frame *frames_take(struct frames *q, int from) {
     return p;
 }
 
-void frames_remove(struct frames *q, struct frame *p) {
+static void frames_remove(struct frames *q, struct frame *p) {
     struct frame **at = &q->first;
     while (*at && *at != p) at = &(*at)->next;
     if (!*at) return;
@@ -169,8 +169,7 @@ void link_forget(struct link *l, struct frame *p) {
         copy->data = (char *)(copy + 1);
         copy->own = true;
         memcpy(copy->data + body, p->data + body, p->head.bytes - body);
-        copy->next = p->next; /* only the first frame of a queue can be partly sent */
-        l->out.first = copy;
+        l->out.first = copy; /* only the first frame of a queue can be partly sent */
         if (!copy->next) l->out.last = &copy->next;
     } else {
         frames_remove(&l->out, p);

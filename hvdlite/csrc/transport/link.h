@@ -20,9 +20,8 @@ struct frame_head {
     uint32_t bytes, group, kind;
 };
 
-/* LINK_LONGEST: bytes of the longest frame. Senders refuse longer frames, so a receiver that finds
- * a larger length reports damage. LINK_AHEAD: bytes that are read ahead, and copied once more;
- * chosen, not measured. */
+/* LINK_LONGEST: bytes of the longest frame. Senders refuse longer frames, so a larger length is
+ * damage. LINK_AHEAD: bytes that are read ahead, and copied once more; chosen, not measured. */
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
 /* A frame to send, the memory for a frame to receive, or a frame that arrived before its receive
@@ -77,7 +76,6 @@ struct link_owner {
 
 void frames_add(struct frames *q, struct frame *p);
 struct frame *frames_take(struct frames *q, int from); /* the oldest frame; from -1: of any rank */
-void frames_remove(struct frames *q, struct frame *p);
 
 /* Frames that have arrived; their data is malloc'ed. */
 struct frame *frame_new(int from, size_t size); /* NULL: memory is short */

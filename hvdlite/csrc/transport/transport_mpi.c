@@ -104,8 +104,7 @@ static void mpi_abandon(struct transport *t) {
 /* ---- messages ---- */
 
 /* Frees messages that have been sent, the oldest first. Stops at the first message that has not
- * been sent: thousands of messages may wait for a stopped rank, and testing all of them takes
- * long. */
+ * been sent, because thousands of messages may wait for a stopped rank. */
 static int release_sent(struct mpi_transport *m, hvd_error *err) {
     for (struct outgoing *o; (o = m->outgoing);) {
         int done = 0;

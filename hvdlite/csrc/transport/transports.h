@@ -22,8 +22,7 @@ struct transport;
 struct transport_config;
 /* Opens the transport of all ranks of the job (job and job_ranks NULL), or of a group. For a group,
  * `job` is the transport of all ranks, which is closed last, and job_ranks[rank] is the rank's
- * number in the job. Collective. where: what the ranks need to connect to each other; each
- * transport has its own type of it. */
+ * number in the job. Collective. where: what the ranks need to connect, in the transport's type. */
 typedef int transport_opener(struct transport **out, const void *where, struct transport *job,
                              const int *job_ranks, const struct transport_config *config,
                              hvd_error *err);
