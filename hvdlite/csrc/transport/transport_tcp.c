@@ -136,8 +136,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->shm.doorbell) : bell_listen(&m->bell);
 }
 
-/* Returns whether the engine must poll, because no event reports that a mailbox or a socket has
- * room again, or that the kernel has memory again. */
+/* Returns whether to poll, because no event reports that a mailbox or a socket has room again. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -160,8 +159,7 @@ static void tcp_sleep(struct transport *t, unsigned ticket, double seconds) {
 
 /* ---- opening ---- */
 
-/* Checks a wait for the rank `from` while the job or a group is opened. Only the job has a time
- * limit, because ranks may open other groups at different times. */
+/* Only the opening of a job has a time limit: ranks may open groups at different times. */
 static int check_opening(struct tcp_transport *m, int from, double seconds, hvd_error *err) {
     HVD_TRY(transport_check_life(m->job, err));
     HVD_TRY(check_channel(m, m->peers[from], 0, err));
