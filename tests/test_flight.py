@@ -157,7 +157,7 @@ def test_top_sorts_ranks_by_a_column():
         0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_network=2_000_000
     )
     dead = snapshot(1)._replace(state="has ended")
-    second, first = rows.of([after, dead], {0: before}, by="steps/s")
+    second, first = rows.build([after, dead], {0: before}, by="steps/s")
     cells = [column.text(first) for column in rows.COLUMNS]
     expected = ["0", "n1", "10", "3.0", "", "2.0 MB", "0%", "ranks 1-2, 1.50 s"]
     assert cells == [*expected, "waits allreduce b"]

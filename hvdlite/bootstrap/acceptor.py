@@ -60,18 +60,18 @@ class Acceptor:
     """Accepts the connections of processes that prove that they are ranks of the job.
 
     :param expected: the purposes and ranks to wait for.
-    :param look: called a few times a second; an exception that ``look`` raises ends the wait.
+    :param poll: called a few times a second; an exception that ``poll`` raises ends the wait.
     """
 
     LOOK_SECONDS = 0.1
 
     def __init__(
         self, listener: socket.socket, own: Hello, key: bytes, expected: Set[Peer],
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ):  # fmt: skip
         self.peers: Dict[Peer, socket.socket] = {}
         self._listener, self._own, self._key = listener, own, key
-        self._expected, self._look = expected, look
+        self._expected, self._poll = expected, poll
         self._pending: Dict[socket.socket, PendingPeer] = {}
         self._turned_away = 0
         self._selector = selectors.DefaultSelector()
@@ -85,7 +85,7 @@ class Acceptor:
         try:
             self._selector.register(self._listener, selectors.EVENT_READ)
             while self._expected - set(self.peers):
-                self._look()
+                self._poll()
                 for key, _ in self._selector.select(self.LOOK_SECONDS):
                     self._serve(key.fileobj)
                 self._end_the_slow()
@@ -197,16 +197,16 @@ class Acceptor:
 
 
 class Patient:
-    """A new connection whose waits end after some seconds, or when ``look`` raises.
+    """A new connection whose waits end after some seconds, or when ``poll`` raises.
 
-    The kernel tries for a second or more to connect to a lost host. Meanwhile ``look`` may find out
+    The kernel tries for a second or more to connect to a lost host. Meanwhile ``poll`` may find out
     that the host is lost.
     """
 
     LOOK_SECONDS = 0.01
 
-    def __init__(self, connection: socket.socket, look: Callable[[], None], seconds: float) -> None:
-        self._connection, self._look = connection, look
+    def __init__(self, connection: socket.socket, poll: Callable[[], None], seconds: float) -> None:
+        self._connection, self._poll = connection, poll
         self.set_patience(seconds)
 
     def set_patience(self, seconds: float) -> None:
@@ -234,25 +234,25 @@ class Patient:
         return self._connection.recv(size)
 
     def _wait_for(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self._connection, event)
-        while not poll.poll(1000 * self.LOOK_SECONDS):
+        poller = select.poll()
+        poller.register(self._connection, event)
+        while not poller.poll(1000 * self.LOOK_SECONDS):
             try:
-                self._look()
+                self._poll()
             except Exception:
-                # read data that has arrived, even if `look` reports that its sender has ended
-                if not poll.poll(0):
+                # read data that has arrived, even if `poll` reports that its sender has ended
+                if not poller.poll(0):
                     raise
             if time.monotonic() > self._until:
                 raise socket.timeout
 
 
 def reach(
-    host: str, ports: Iterable[int], own: Hello, key: bytes, look: Callable[[], None]
+    host: str, ports: Iterable[int], own: Hello, key: bytes, poll: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
     """Wait until a rank listens at one of the ports, and connect; return connection and hello.
 
-    :param look: called repeatedly; an exception that ``look`` raises ends the attempts.
+    :param poll: called repeatedly; an exception that ``poll`` raises ends the attempts.
     """
     warned: Set[str] = set()
 
@@ -263,11 +263,11 @@ def reach(
 
     pause, longest = RETRY_SECONDS
     while True:
-        look()
+        poll()
         for where in _addresses(host, ports, tell):
-            look()
+            poll()
             connection = socket.socket(where[0], socket.SOCK_STREAM)
-            waits = Patient(connection, look, CONNECT_SECONDS)
+            waits = Patient(connection, poll, CONNECT_SECONDS)
             try:
                 waits.connect(where[1])
                 waits.set_patience(CONNECT_SECONDS)

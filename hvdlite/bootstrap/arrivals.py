@@ -33,8 +33,8 @@ def ended_without(rank: int) -> HvdliteError:
 class Arrivals:
     """The ranks that this rank knows to be in init().
 
-    :param warn: seconds after which :meth:`look` logs, once, which ranks are missing.
-    :param limit: seconds after which :meth:`look` raises, at least ``warn``; 0: no limit.
+    :param warn: seconds after which :meth:`poll` logs, once, which ranks are missing.
+    :param limit: seconds after which :meth:`poll` raises, at least ``warn``; 0: no limit.
     """
 
     def __init__(self, rank: int, size: int, warn: float, limit: float):
@@ -45,7 +45,7 @@ class Arrivals:
         self._ends = self.began + max(limit, warn) if limit else float("inf")
         self.over = False  # True: ranks were missing after the limit
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Warn once about the missing ranks.
 
         :raises HvdliteError: ranks are still missing after the limit.

@@ -46,7 +46,7 @@ class Exchange:
         """Return new Arrivals, for a wait for other ranks that begins now."""
         return _arrivals(self.rank, self.size, self.patience)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raise if a connection shows that the job can't begin. Do not wait for data."""
         for rank, connection in self.connections.items():
             connection.setblocking(False)
@@ -142,7 +142,7 @@ def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) 
             connections = _receive_all(place, hello, key, wait, informed)
             return Exchange(place, key, joined, patience, connections)
         wait.arrived = set(range(1, place.size))
-        connection, other = reach(place.host, place.ports, hello, key, wait.look)
+        connection, other = reach(place.host, place.ports, hello, key, wait.poll)
     except HvdliteError:
         if wait.over:  # report_end() then does not wait for the missing ranks again
             informed.update(range(place.size))
@@ -159,11 +159,11 @@ def _receive_all(
 ) -> Dict[int, socket.socket]:
     expected = {(EXCHANGE, rank) for rank in range(1, place.size)}
 
-    def look() -> None:
+    def poll() -> None:
         wait.arrived.update(rank for _, rank in acceptor.peers)
-        wait.look()
+        wait.poll()
 
-    acceptor = Acceptor(_rank0_listener(place), hello, key, expected, look)
+    acceptor = Acceptor(_rank0_listener(place), hello, key, expected, poll)
     try:
         peers = acceptor.wait()
     except BaseException as error:
@@ -213,13 +213,13 @@ def report_end(place: places.Place, joined: int, seconds: float, informed: Set[i
     try:
         if not place.rank:
             expected = {(EXCHANGE, rank) for rank in range(1, place.size) if rank not in informed}
-            acceptor = Acceptor(_rank0_listener(place), hello, key, expected, ends.look)
+            acceptor = Acceptor(_rank0_listener(place), hello, key, expected, ends.poll)
             try:
                 acceptor.wait()
             finally:
                 informed.update(rank for _, rank in acceptor.peers)
         elif 0 not in informed:
-            reach(place.host, place.ports, hello, key, ends.look)[0].close()
+            reach(place.host, place.ports, hello, key, ends.poll)[0].close()
             informed.add(0)
     except (HvdliteError, OSError, ValueError):
         return False

@@ -82,23 +82,23 @@ def _fill(
     def missing() -> Set[int]:
         return set(reaches) or {rank for _, rank in expected - set(acceptor.peers)}
 
-    def look() -> None:
+    def poll() -> None:
         waited = time.monotonic() - wait.began
         if waited > patience / 2:  # early, because another rank may give up first
             exchange.unreached = missing()
-        exchange.look()
-        wait.look()
+        exchange.poll()
+        wait.poll()
         if waited > patience and exchange.unreached:
             raise kept_apart(exchange.rank, min(exchange.unreached), waited)
 
     expected = {(kind, rank) for rank in later for kind in _kinds(lowest, exchange.rank, rank)}
-    acceptor = Acceptor(listener, exchange.hello(DATA), exchange.key, expected, look)
+    acceptor = Acceptor(listener, exchange.hello(DATA), exchange.key, expected, poll)
     for rank in range(exchange.rank):
         reaches[:] = [rank]
         host, port = ports[rank]
         for kind in _kinds(lowest, rank, exchange.rank):
             hello = exchange.hello(kind)
-            streams[kind][rank] = reach(host, [port], hello, exchange.key, look)[0].detach()
+            streams[kind][rank] = reach(host, [port], hello, exchange.key, poll)[0].detach()
         wait.arrived.add(rank)
     reaches.clear()
     wait.arrived -= set(later)

@@ -112,16 +112,16 @@ class SocketWorld(World):
         assert self._mesh
         return self._mesh.address
 
-    def looking(self) -> Callable[[], None]:
+    def life_check(self) -> Callable[[], None]:
         """Return a function that raises if a rank has ended, for loops that wait for ranks."""
         wait = self._exchange.waiting()
         wait.arrived.update(range(self.size))
 
-        def look() -> None:
-            self._exchange.look()
-            wait.look()
+        def poll() -> None:
+            self._exchange.poll()
+            wait.poll()
 
-        return look
+        return poll
 
     def unreached(self) -> Set[int]:
         """Return the numbers of the ranks that this rank could not reach."""

@@ -7,7 +7,7 @@ PyObject *prepared_wrong_number(void) {
     return PyErr_SetString(PyExc_TypeError, "wrong number of arguments"), NULL;
 }
 
-static bool put(PyObject **place, PyObject *object) {
+static bool store_object(PyObject **place, PyObject *object) {
     if (!object) return false;
     Py_INCREF(object);
     Py_XDECREF(*place);
@@ -18,7 +18,7 @@ static bool put(PyObject **place, PyObject *object) {
 static PyObject *setup(PyObject *module, PyObject *names) {
     struct state *s = state_of(module);
     Py_ssize_t known = 0;
-#define PUT(NAME) known += put(&s->NAME, PyDict_GetItemString(names, #NAME));
+#define PUT(NAME) known += store_object(&s->NAME, PyDict_GetItemString(names, #NAME));
     BY_NAME(PUT)
     if (known != PyDict_Size(names)) return prepared_wrong_number();
     if (s->hvd_run) s->run = (__typeof__(s->run))(uintptr_t)PyLong_AsVoidPtr(s->hvd_run);
@@ -95,7 +95,7 @@ static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
 
 /* Gets the memory of a dense, aligned NumPy array; the caller releases it with PyBuffer_Release.
  * Returns false if the object is not such an array. */
-static bool hold(const struct state *s, PyObject *array, int flags, Py_buffer *memory) {
+static bool borrow_buffer(const struct state *s, PyObject *array, int flags, Py_buffer *memory) {
     if ((PyObject *)Py_TYPE(array) != s->array_type) return false;
     /* fails for an array that is not dense, and for a dtype that no buffer can have */
     if (PyObject_GetBuffer(array, memory, PyBUF_C_CONTIGUOUS | flags)) {
@@ -107,7 +107,7 @@ static bool hold(const struct state *s, PyObject *array, int flags, Py_buffer *m
     return false;
 }
 
-static bool same(PyObject *array, PyObject *name, PyObject *expected) {
+static bool attribute_is(PyObject *array, PyObject *name, PyObject *expected) {
     PyObject *value = PyObject_GetAttr(array, name);
     bool is = value && PyObject_RichCompareBool(value, expected, Py_EQ) == 1;
     Py_XDECREF(value);
@@ -152,8 +152,9 @@ static PyObject *run_to(struct call *c, PyObject *known, PyObject *shape) {
     bool made = result == Py_None;
     if (made && !(result = PyObject_CallFunctionObjArgs(c->s->empty, shape, c->dtype, NULL)))
         return NULL;
-    if (hold(c->s, result, PyBUF_WRITABLE, &target)) {
-        bool fits = same(result, c->s->shape, shape) && same(result, c->s->dtype, c->dtype);
+    if (borrow_buffer(c->s, result, PyBUF_WRITABLE, &target)) {
+        bool fits =
+            attribute_is(result, c->s->shape, shape) && attribute_is(result, c->s->dtype, c->dtype);
         if (fits && !overlap(&c->source, &target)) ran = run_into(c, known, result, &target);
         PyBuffer_Release(&target);
     }
@@ -207,7 +208,7 @@ static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     if (nargs != 5) return prepared_wrong_number();
     struct call c = {
         .s = state_of(module), .args = args, .array = args[2], .options = args[3], .out = args[4]};
-    if (!hold(c.s, c.array, c.out == c.array ? PyBUF_WRITABLE : 0, &c.source))
+    if (!borrow_buffer(c.s, c.array, c.out == c.array ? PyBUF_WRITABLE : 0, &c.source))
         return run_anew(&c, Py_None);
     c.dtype = PyObject_GetAttr(c.array, c.s->dtype);
     PyObject *result = c.dtype ? run_dense(&c) : NULL;

@@ -158,7 +158,7 @@ class ObjectState(State):
         self._parts: Dict[str, Part] = {name: self._part(value) for name, value in values.items()}
         for name, value in values.items():
             setattr(self, name, value)
-        self._saved, self._kept = self._take()
+        self._saved, self._kept = self._copy_values()
         self._commits = 0
 
     def _part(self, value) -> Part:
@@ -170,14 +170,14 @@ class ObjectState(State):
 
         :raises hvdlite.HvdliteError: a rank has died; the previous copy remains.
         """
-        saved = self._take()
+        saved = self._copy_values()
         if topology.is_initialized():
             call(lib.hvd_check)  # raises if a collective has failed: then the values may be wrong
         self._saved, self._kept = saved
         self._commits += 1
 
     def restore(self) -> None:
-        self._give()
+        self._restore_values()
 
     def sync(self) -> None:
         """Give all ranks the newest commit that any rank has; without commits, rank 0's values.
@@ -191,27 +191,27 @@ class ObjectState(State):
         commits = allgather(np.array([self._commits]), "elastic.commits")
         newest = int(commits.argmax())
         if not self._commits:
-            self._saved, self._kept = self._take()
+            self._saved, self._kept = self._copy_values()
         self._saved = broadcast_object(self._saved, newest, "elastic.state")
         if self._commits != commits[newest]:
             if any(self._kept.values()):
                 left_out.warn(f"rank {newest} has a newer commit, from which training goes on", "")
             self._kept = {}
         self._commits = int(commits[newest])
-        self._give()
+        self._restore_values()
 
     def reset(self) -> None:
         for name, part in self._parts.items():
             part.reset(getattr(self, name))
             part.restore_own(getattr(self, name), self._kept.get(name))
 
-    def _take(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    def _copy_values(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """Return, by name, each value's copy for all ranks, and the part for this rank only."""
         parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
         saved = {name: part.save(value) for name, part, value in parts}
         return saved, {name: part.own(value) for name, part, value in parts}
 
-    def _give(self) -> None:
+    def _restore_values(self) -> None:
         for name, value in self._saved.items():
             part = self._parts[name]
             setattr(self, name, part.restore(getattr(self, name), value))

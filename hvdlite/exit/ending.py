@@ -32,7 +32,7 @@ def first(
 
     :param others: other processes may wait for this one.
     """
-    return _of(_FIRST, failed, elastic, in_job, ever_joined, others)
+    return _first_fit(_FIRST, failed, elastic, in_job, ever_joined, others)
 
 
 def last(failed: bool, clean: bool, broken: bool, unsaid: bool, others: bool) -> Optional[str]:
@@ -41,9 +41,9 @@ def last(failed: bool, clean: bool, broken: bool, unsaid: bool, others: bool) ->
     :param clean: no earlier step failed and left processes that wait.
     :param unsaid: the script failed, and Python would end with exit code 0.
     """
-    return _of(_LAST, failed, clean, broken, unsaid, others)
+    return _first_fit(_LAST, failed, clean, broken, unsaid, others)
 
 
-def _of(rows: Sequence[_Row], *facts: bool) -> Optional[str]:
+def _first_fit(rows: Sequence[_Row], *facts: bool) -> Optional[str]:
     fit = (step for row, step in rows if all(r in (None, f) for r, f in zip(row, facts)))
     return next(fit, None)

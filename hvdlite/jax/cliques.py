@@ -137,7 +137,7 @@ class Cliques:
                 "jax.lax.psum and the like, or pass jit only arrays of one device of this process"
             )
         found: List[_Clique] = []
-        for group in replica_groups.of(text, len(devices)):
+        for group in replica_groups.parse(text, len(devices)):
             members = [devices[i] for i in group]
             if self._rank in (member.process_index for member in members):
                 with self._lock:

@@ -101,7 +101,7 @@ def alltoall(
         return _run_on_leaves(collective, tree)
     if isinstance(tree, jax.core.Tracer):
         raise ValueError(f"tensor '{name}': inside jit, alltoall takes no splits")
-    array = _own(collective, tree)
+    array = _local_part(collective, tree)
     handle = grouped.exchange(name, _carrier(collective, array), splits, process_set)
     received, rows_from = handle.synchronize()
     return _restored(received, array), jnp.asarray(rows_from, "int32")
@@ -110,14 +110,14 @@ def alltoall(
 def _run_on_leaves(c: Collective, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     is_inside = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-    arrays = [jnp.asarray(leaf) if is_inside else _own(c, leaf) for leaf in leaves]
+    arrays = [jnp.asarray(leaf) if is_inside else _local_part(c, leaf) for leaf in leaves]
     if c.kind == lib.HVD_ALLGATHER:
         arrays = [array if array.ndim else array.reshape(1) for array in arrays]
     return jax.tree.unflatten(structure, (_run_inside if is_inside else _run_outside)(c, *arrays))
 
 
 # ---- outside ----
-def _own(collective: Collective, leaf: Any) -> np.ndarray:
+def _local_part(collective: Collective, leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         raise ValueError(
             f"tensor '{collective.name}': the array is sharded over several processes: pass the "

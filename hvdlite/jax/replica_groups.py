@@ -26,7 +26,7 @@ _SHAPE = re.compile(r"\b(pred|bf16|[a-z]\d+)\[([\d,]*)\]")
 _MOST = (1 << 31) - 1
 
 
-def of(text: str, count: int) -> List[Tuple[int, ...]]:
+def parse(text: str, count: int) -> List[Tuple[int, ...]]:
     """Return the groups of all collectives, each once, as indices of the program's devices.
 
     :param text: the module's HLO after optimization.

@@ -56,13 +56,13 @@ class _Variables(Part):
     """Saves and restores the variables that ``variables_of`` returns, in one order on all ranks."""
 
     def __init__(self, variables_of) -> None:
-        self._of = variables_of
+        self._variables_of = variables_of
 
     def save(self, value) -> Any:
-        return [keras.ops.convert_to_numpy(each).copy() for each in self._of(value)]
+        return [keras.ops.convert_to_numpy(each).copy() for each in self._variables_of(value)]
 
     def restore(self, value, saved) -> Any:
-        for variable, array in zip(self._of(value), saved):
+        for variable, array in zip(self._variables_of(value), saved):
             variable.assign(array)
         return value
 

@@ -36,7 +36,7 @@ class Held:
 
         with contextlib.suppress(OSError, memory.NoRecorder):
             with memory.Recorder(f"/proc/self/fd/{self._file}") as recorder:
-                one = report.look([recorder])[0] if stacks else recorder.snapshot()
+                one = report.poll([recorder])[0] if stacks else recorder.snapshot()
             late = [op for op in one.ops[:-_MOST_OPS] if op["phase"] in memory.UNDER_WAY]
             ops = [*late[:_MOST_OPS], *one.ops[-_MOST_OPS:]]
             return memory.to_line([one if self.whole else one._replace(ops=ops)]).encode()

@@ -75,7 +75,7 @@ class Replacements:
         for other in [] if rank.takes_part else list(filter(is_present, self._ranks.values())):
             self._send(other.link, channel.COMES, news)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start missing ranks; the launcher's loop calls this in each turn."""
         if not self._job.elastic or self._job.launcher not in ("local", "ssh"):
             return

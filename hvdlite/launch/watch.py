@@ -82,8 +82,8 @@ class Watch:
         try:
             for pipe in self._backend.pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, self._read_backend)
-            self._at(self._job.start_timeout, self._give_up_waiting)
-            self._at(channel.PROBE, self._notice_silence)
+            self._schedule(self._job.start_timeout, self._give_up_waiting)
+            self._schedule(channel.PROBE, self._notice_silence)
             while not (self._backend.over() and not self._links):
                 self._serve_or_interrupt()
             return self._outcome()
@@ -118,7 +118,7 @@ class Watch:
         self._listener.drop_the_silent()
         if self._phase is not Phase.ENDING:
             tell(*self._backend.take_lines())
-            self._replacements.look()
+            self._replacements.poll()
         if self._backend.over():
             # end the job if agents are still connected, because they have lost their backend
             lost = self._links and not self._replacements.are_running()
@@ -127,7 +127,7 @@ class Watch:
         elif not self._backend.running():
             self._backend.end_heirs()
 
-    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+    def _schedule(self, seconds: float, action: Callable[[], None]) -> None:
         self._agenda.append((time.monotonic() + seconds, action))
 
     def _read_backend(self, pipe) -> None:
@@ -207,7 +207,7 @@ class Watch:
             self.flights.add(rank.number, data)
         elif kind == channel.TROUBLE and self._phase is Phase.RUNNING:
             self._links.send_all(channel.LOOK)
-            self._at(flights.LOOK_SECONDS, self._report_stall)
+            self._schedule(flights.LOOK_SECONDS, self._report_stall)
         elif kind == channel.SIGN:
             self._signs.add(rank.number, data, self._since_start())
         elif kind == channel.LET_IN:
@@ -219,7 +219,7 @@ class Watch:
 
     def _notice_silence(self) -> None:
         """Give up silent hosts: a host without power or network closes no connection."""
-        self._at(channel.PROBE, self._notice_silence)
+        self._schedule(channel.PROBE, self._notice_silence)
         if self._start_time is not None:
             limit, now = self._job.host_timeout, self._since_start()
             for rank, silence in ranks.silent(self._in_order(), limit, now):
@@ -250,12 +250,12 @@ class Watch:
             tell(*report_death(rank.ending))
         if not needed and self._phase is Phase.RUNNING:
             patience = SUMMARY_EXIT if self._job.summary else LEFTOVERS_EXIT
-            self._at(patience, self._end_leftovers)
+            self._schedule(patience, self._end_leftovers)
 
     def _look_quietly(self) -> None:
         if self._phase is Phase.RUNNING:
             self._links.send_all(channel.LOOK, channel.QUIETLY)
-            self._at(flights.EVERY, self._look_quietly)
+            self._schedule(flights.EVERY, self._look_quietly)
 
     def _report_stall(self) -> None:
         line = self.flights.report_stall()
@@ -269,11 +269,11 @@ class Watch:
         self._phase = Phase.ENDING
         if last_words:
             self._links.send_all(channel.LOOK)
-        self._at(last_words, lambda: self._links.send_all(channel.STOP))
+        self._schedule(last_words, lambda: self._links.send_all(channel.STOP))
         patience = last_words + (BACKEND_EXIT if self._ranks else 0)
-        self._at(patience, lambda: self._backend.signal(signal.SIGTERM))
-        self._at(patience + KILL, lambda: self._backend.signal(signal.SIGKILL))
-        self._at(patience + KILL + TICK, self._lose_all)
+        self._schedule(patience, lambda: self._backend.signal(signal.SIGTERM))
+        self._schedule(patience + KILL, lambda: self._backend.signal(signal.SIGKILL))
+        self._schedule(patience + KILL + TICK, self._lose_all)
 
     def _end_leftovers(self) -> None:
         if not ranks.still_needed(self._in_order()):
@@ -289,7 +289,7 @@ class Watch:
         """Close the connections from which no data is left; a slow reader may delay the others."""
         self._links.lose_all(unread=self._signal is not None)
         if self._links:
-            self._at(TICK, self._lose_all)
+            self._schedule(TICK, self._lose_all)
 
     def _outcome(self) -> Outcome:
         members = self._in_order()

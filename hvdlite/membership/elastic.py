@@ -88,16 +88,16 @@ class ElasticMembership(Membership):
     def _connect_lives(self, world: Any) -> None:
         """Connect to each process to which ``Lives`` has no connection yet. Collective."""
         assert self._port is not None
-        own, look = self._number, world.looking()
+        own, poll = self._number, world.life_check()
         known = dict(zip(world.members(), world.allgather(self._lives.numbers())))
         for other in sorted(set(known) - {own}):
             if other in known[own] and own in known[other]:
                 continue
             if other < own:
                 host, port = self._addresses[other]
-                connection, _ = reach(host, [port], Hello(LIFE, own, 0, 0), self._key, look)
+                connection, _ = reach(host, [port], Hello(LIFE, own, 0, 0), self._key, poll)
             else:
-                connection = self._port.await_one((LIFE, other), look)
+                connection = self._port.await_one((LIFE, other), poll)
             self._lives.add(other, connection)
 
     def _close(self) -> None:

@@ -48,10 +48,10 @@ class OpenPort(Acceptor):
         connection.setblocking(True)
         return connection
 
-    def await_one(self, peer: Peer, look: Callable[[], None]) -> socket.socket:
-        """Wait until the peer connects, or ``look`` raises; return the connection."""
+    def await_one(self, peer: Peer, poll: Callable[[], None]) -> socket.socket:
+        """Wait until the peer connects, or ``poll`` raises; return the connection."""
         while True:
-            look()
+            poll()
             with contextlib.suppress(KeyError):
                 return self.take(peer)
             self.wait_for_one(self.LOOK_SECONDS)

@@ -271,14 +271,14 @@ class Rerendezvous:
         return None
 
     def _waits(self, question: socket.socket, leader: int, seconds: float) -> Patient:
-        def look() -> None:
+        def poll() -> None:
             alive = self._is_alive(leader)
             if leader in self._lives.left_by:
                 raise HvdliteError(_LEFT)
             if not alive:
                 raise ConnectionResetError("its process has ended")
 
-        return Patient(question, look, seconds)
+        return Patient(question, poll, seconds)
 
     def _give_up(self, leader: int) -> None:
         if self._proof_in(leader) < 0:

@@ -39,7 +39,7 @@ def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
         return
     with contextlib.suppress(OSError), out:
         # Write once without stacks, because the launcher may kill this process during the wait.
-        for snapshots in ([recorder.snapshot() for recorder in recorders], look(recorders)):
+        for snapshots in ([recorder.snapshot() for recorder in recorders], poll(recorders)):
             out.seek(0)
             out.write(text(own["trouble"], snapshots))
             out.truncate()
@@ -64,7 +64,7 @@ def create(job: str, what: str) -> TextIO:
     return files.create(where)
 
 
-def look(recorders: Sequence[Recorder]) -> List[Snapshot]:
+def poll(recorders: Sequence[Recorder]) -> List[Snapshot]:
     """Ask all running processes for their stacks, wait for these, and read the recorders."""
     asked = {recorder: -1 for recorder in recorders if _ask_for_stacks(recorder)}
     until = time.monotonic() + _STACKS_SECONDS

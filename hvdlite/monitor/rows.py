@@ -25,7 +25,7 @@ class Row(NamedTuple):
         return self.one.rank
 
 
-def of(
+def build(
     ranks: Sequence[Snapshot], before: Dict[int, Snapshot], by: str = "rank", most: int = _STEPS
 ) -> List[Row]:
     """Return a row for each rank, with at most ``most`` step times, sorted by the column ``by``."""

@@ -116,7 +116,7 @@ def _show(job: str, sources, every: float, once: bool) -> None:
             shown = table(job, ranks, before, console, _notes(sources), view)
             screen.update(shown, refresh=True)
             for key in _until(time.monotonic() + every, next_key):
-                view = pressed(view, key, [row.rank for row in rows.of(ranks, before, view.by)])
+                view = pressed(view, key, [row.rank for row in rows.build(ranks, before, view.by)])
                 shown = table(job, ranks, before, console, _notes(sources), view)
                 screen.update(shown, refresh=True)
                 if view.ended:
@@ -187,7 +187,7 @@ def table(
     head = f"rank {view.picked}, {time.strftime('%H:%M:%S')}"
     last = [head, *report.operations(own)] if own else []
     room = max(console.height - _FRAME - len(last) - len(notes), 3) if console.is_terminal else None
-    own_rows = rows.of(ranks, before, view.by, console.width // 10)
+    own_rows = rows.build(ranks, before, view.by, console.width // 10)
     parts = [_ranks(job, own_rows, console.width, room, notes, view)]
     parts += [Text(line, overflow="ellipsis", no_wrap=True) for line in last]
     return Group(*parts)

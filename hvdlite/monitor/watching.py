@@ -100,7 +100,7 @@ def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Sour
 
 def all_now(sources: Sequence["Source"]) -> List[Snapshot]:
     """Return the last snapshot of each rank, without waiting for other hosts."""
-    return sorted((one for source in sources for one in source.look()), key=lambda one: one.rank)
+    return sorted((one for source in sources for one in source.poll()), key=lambda one: one.rank)
 
 
 def all_anew(sources: Sequence["Source"]) -> List[Snapshot]:
@@ -120,7 +120,7 @@ class Here:
         self._misplaced: Dict[int, str] = {}  # texts by process id
         self._searched = float("-inf")
 
-    def look(self) -> List[Snapshot]:
+    def poll(self) -> List[Snapshot]:
         if time.monotonic() - self._searched > _SEARCH_SECONDS:
             self._search()
         return [
@@ -138,7 +138,7 @@ class Here:
             self._misplaced[process] = nodes.misplaced(process)
 
     def wait(self, seconds: float) -> None:
-        """Do nothing: :meth:`look` always reads the recorders again."""
+        """Do nothing: :meth:`poll` always reads the recorders again."""
 
     def close(self) -> None:
         for recorder in self._recorders.values():
@@ -179,7 +179,7 @@ class There:
         silence = time.monotonic() - self._heard
         return self._end or f"no answer for {silence:.0f} s" * (silence > self._most)
 
-    def look(self) -> List[Snapshot]:
+    def poll(self) -> List[Snapshot]:
         self._news.clear()
         return self._last
 

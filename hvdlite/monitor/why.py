@@ -42,7 +42,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             new.error("expected one job, or files of timelines: none of these is a file")
         job = watching.job_of(next(iter(options.job), None))
         with watching.sources(job, options.hosts, _EVERY) as sources:
-            print(of_snapshots(*_look(sources, options.seconds)))
+            print(of_snapshots(*_poll(sources, options.seconds)))
     except (memory.NoRecorder, traces.BadTrace) as why:
         return cli.fail(PROGRAM, str(why))
     return 0
@@ -87,11 +87,11 @@ def _standstill(ranks: Sequence[Snapshot]) -> List[str]:
     return [f"the job stands still: it has waited for {whom} for {longest.seconds:.0f} s{what}"]
 
 
-def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
+def _poll(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
     """Read until there are enough steps; return snapshots, and how often each rank was awaited."""
     ops: Dict[int, Dict[int, Op]] = {}
     awaited: Dict[int, int] = {}
-    looks = 0
+    polls = 0
     end = time.monotonic() + seconds
     while True:
         ranks = watching.all_anew(sources)
@@ -103,8 +103,8 @@ def _look(sources, seconds: float) -> Tuple[List[Snapshot], Dict[int, int]]:
         ranks = [one._replace(ops=[op for _, op in sorted(ops[one.rank].items())]) for one in ranks]
         found = rank_steps_of(ranks)
         enough = len(found) == len(ranks) > 0 and min(len(w.steps) for w in found) >= _ENOUGH
-        looks += 1
-        if (enough and looks >= _ENOUGH) or time.monotonic() > end:
+        polls += 1
+        if (enough and polls >= _ENOUGH) or time.monotonic() > end:
             return ranks, awaited
         time.sleep(_EVERY)
 

@@ -34,13 +34,13 @@ class Stripes(NamedTuple):
     def cut(self, whole):
         """Return an NDArray of this host's values; if the host has no values, of a single zero."""
         flat = whole.asnumpy().reshape(-1)
-        own = [flat[part] for part in self._of(self.host)]
+        own = [flat[part] for part in self._stripes(self.host)]
         # MXNet 1 has no empty arrays by default, hence the zero.
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
         """Return this host's values from the result of :meth:`cut`, without the single zero."""
-        count = sum(part.stop - part.start for part in self._of(self.host))
+        count = sum(part.stop - part.start for part in self._stripes(self.host))
         return cut.asnumpy()[:count]
 
     def join(self, parts: np.ndarray, shape: Sequence[int]):
@@ -50,13 +50,13 @@ class Stripes(NamedTuple):
         """
         whole, at = np.empty(self.size, parts.dtype), 0
         for host in range(self.hosts):
-            for part in self._of(host):
+            for part in self._stripes(host):
                 count = part.stop - part.start
                 whole[part] = parts[at : at + count]
                 at += count
         return mx.nd.array(whole.reshape(shape), dtype=whole.dtype)
 
-    def _of(self, host: int) -> List[slice]:
+    def _stripes(self, host: int) -> List[slice]:
         start = (host - self.first) % self.hosts * _STRIPE
         begins = range(start, self.size, self.hosts * _STRIPE)
         return [slice(begin, min(begin + _STRIPE, self.size)) for begin in begins]
@@ -160,9 +160,9 @@ class HostWeights:
     ) -> HostWeight:
         assert self.memory is not None
         old = [_classic(param._data[0]), *arrays_of(states)]
-        shared = [_at(self.memory.shared, at, like) for at, like in zip(offsets, old)]
+        shared = [_view_at(self.memory.shared, at, like) for at, like in zip(offsets, old)]
         weight, *own = map(_as_mxnet, shared)
-        view = _as_mxnet(_at(self.memory.view, offsets[0], old[0]))
+        view = _as_mxnet(_view_at(self.memory.view, offsets[0], old[0]))
         _replace_weight(param, view)
         states = with_arrays(states, own)
         data = param._data[0]
@@ -192,10 +192,10 @@ class _Layout:
 
     def fill(self, memory: np.ndarray) -> None:
         for start, array in self._pieces:
-            _at(memory, start, array)[...] = array.asnumpy()
+            _view_at(memory, start, array)[...] = array.asnumpy()
 
 
-def _at(memory: np.ndarray, start: int, like) -> np.ndarray:
+def _view_at(memory: np.ndarray, start: int, like) -> np.ndarray:
     dtype = np.dtype(like.dtype)
     return memory[start : start + like.size * dtype.itemsize].view(dtype).reshape(like.shape)
 

@@ -215,9 +215,9 @@ def test_another_host_gets_the_new_rank_if_ssh_does_not_answer():
     first.open_port = {"address": "", "port": 0}
     coming = replacements.Replacements(job, {}, {0: first}, print, print)
     for _ in range(2):
-        coming.look()
+        coming.poll()
         time.sleep(0.3)
-    coming.look()
+    coming.poll()
     coming.close()
     assert set(coming._hosts.values()) == {host.name for host in hosts}
 

@@ -51,7 +51,7 @@ def show(one: memory.Snapshot) -> None:
     """Make a report and a table of the recorder and of a second rank's."""
     other = one._replace(head={**one.head, "rank": 1, "size": 2}, ops=one.ops[:3])
     report.text("a rank has died", [one, other])
-    [column.text(row) for row in rows.of([one, other], {1: one}) for column in rows.COLUMNS]
+    [column.text(row) for row in rows.build([one, other], {1: one}) for column in rows.COLUMNS]
 
 
 def test_an_undamaged_recorder_is_read(good, tmp_path):
@@ -119,7 +119,7 @@ def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
     """The recorder names SIGKILL as the signal for stacks, and another process as its own."""
     with subprocess.Popen(["sleep", "60"]) as victim:
         with with_head(good, tmp_path / "x", stacks=signal.SIGKILL, pid=victim.pid) as recorder:
-            report.look([recorder])
+            report.poll([recorder])
         assert victim.poll() is None
         victim.terminate()
         assert victim.wait(10) == -signal.SIGTERM

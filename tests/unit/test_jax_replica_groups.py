@@ -1,4 +1,4 @@
-"""replica_groups.of() finds the devices of a collective in XLA's program text."""
+"""replica_groups.parse() finds the devices of a collective in XLA's program text."""
 
 import pytest
 
@@ -27,19 +27,19 @@ def line(groups: str, op: str = "all-reduce", shape: str = "f32[4]") -> str:
     ],
 )
 def test_replica_groups_are_read_in_each_notation(written, expected):
-    assert replica_groups.of(line(written), 4) == expected
+    assert replica_groups.parse(line(written), 4) == expected
 
 
 def test_a_group_in_several_lines_of_a_program_is_returned_once():
     text = "\n".join([line("replica_groups={{0,1}}"), "  %add = f32[] add(a, b)"] * 2)
-    assert replica_groups.of(text, 4) == [(0, 1)]
+    assert replica_groups.parse(text, 4) == [(0, 1)]
 
 
 def test_an_unknown_notation_of_replica_groups_is_refused():
     with pytest.raises(
         RuntimeError, match="devices of a collective in an unknown format: replica_groups=V9"
     ):
-        replica_groups.of(line("replica_groups=V9<0>"), 4)
+        replica_groups.parse(line("replica_groups=V9<0>"), 4)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_collective_with_more_elements_than_xla_can_count_is_refused(op, shape
     text = line("replica_groups={}", op, shape)
     if refused:
         with pytest.raises(RuntimeError, match="more than 2\\^31-1"):
-            replica_groups.of(text, 2)
+            replica_groups.parse(text, 2)
     else:
-        assert replica_groups.of(text, 2) == [(0, 1)]
+        assert replica_groups.parse(text, 2) == [(0, 1)]
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-reduce-start", "all-gather-start"])
 def test_float16_that_xla_would_pass_to_mpi_is_refused(op):
     with pytest.raises(RuntimeError, match="XLA can't pass float16 to MPI"):
-        replica_groups.of(line("replica_groups={}", op, "f16[4]"), 2)
+        replica_groups.parse(line("replica_groups={}", op, "f16[4]"), 2)

@@ -129,13 +129,13 @@ def test_a_rank_learns_of_a_lost_host_while_it_connects(unreachable, monkeypatch
     port.close()
     known[1].close()
 
-    def look():
+    def poll():
         if next(looks) > 20:
             raise arrivals.ended(0)
 
     own = handshake.Hello(handshake.LIFE, 1, 0, 0)
     with pytest.raises(RankFailedError):
-        acceptor.reach(*unreachable[:1], unreachable[1:], own, b"key", look)
+        acceptor.reach(*unreachable[:1], unreachable[1:], own, b"key", poll)
 
 
 def test_strangers_at_an_open_port_do_not_keep_ranks_out():

@@ -62,7 +62,7 @@ def _wait_for_all(ranks: mpi.Communicator, patience: float) -> None:
     numbers = everyone.ranks_of(ranks.members())
     messages = ArrivalMessages(ranks, patience)
     while not have_all_arrived():
-        messages.look()
+        messages.poll()
         for ended in everyone.receive_signals(mpi.ENDED):
             if ended in numbers:
                 raise ended_without(ended)
@@ -83,11 +83,11 @@ class ArrivalMessages:
         self._due = [(began + soon, everyone if few else range(1))]
         self._due += [] if few else [(began + late, everyone)]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self._due and time.monotonic() >= self._due[0][0]:
             self._ranks.signal(mpi.ARRIVED, self._due.pop(0)[1])
         self.receive()
-        self._arrivals.look()
+        self._arrivals.poll()
 
     def receive(self) -> None:
         """Receive the other ranks' messages, so that none stays in the user's communicator."""

@@ -62,7 +62,7 @@ static void await(struct poller *p) {
         if (poll(&p->files[i], 1, 0) <= 0) p->files[i].revents = 0;
 }
 
-static void *run(void *arg) {
+static void *watch_sockets(void *arg) {
     struct poller *p = arg;
     for (await(p); !atomic_load(&p->ends); await(p))
         for (size_t i = STOP + 1; i < p->n; i++)
@@ -72,7 +72,7 @@ static void *run(void *arg) {
 }
 
 int poller_start(struct poller *p, const char *name, hvd_error *err) {
-    HVD_TRY(thread_start(&p->thread, run, p, name, err));
+    HVD_TRY(thread_start(&p->thread, watch_sockets, p, name, err));
     p->started = true;
     return HVD_OK;
 }

@@ -312,10 +312,10 @@ def test_hvdlite_top_why_and_reports_show_a_waiting_collective(rank, size):
     if rank == size - 1:
         recorders, waits = watching.Here(watching.job_of(str(os.getpid()))), []
         while [wait.ranks for wait in waits if wait] != [[rank]] * rank:
-            ranks = [one for one in recorders.look() if one.rank < rank]
+            ranks = [one for one in recorders.poll() if one.rank < rank]
             waits = [live.wait_of(one, ranks) for one in ranks]
         name = "allgather jax." + ",".join(map(str, range(size)))
-        assert [rows.COLUMNS[-1].text(row) for row in rows.of(ranks, {})] == [
+        assert [rows.COLUMNS[-1].text(row) for row in rows.build(ranks, {})] == [
             f"waits {name}"
         ] * rank
         stands = why.of_snapshots([ranks[0]._replace(now=ranks[0].now + 9)])
