@@ -228,8 +228,7 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
             return error_set(err, HVD_INVALID,
-                             "a group lists rank %d: expected ranks from 0 to %d, none twice", peer,
-                             all - 1);
+                             "rank %d in a group: expected each of 0 to %d once", peer, all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
