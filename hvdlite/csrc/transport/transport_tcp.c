@@ -227,8 +227,8 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID,
-                             "rank %d in a group: expected each of 0 to %d once", peer, all - 1);
+            return error_set(err, HVD_INVALID, "rank %d in a group: expected each of 0 to %d once",
+                             peer, all - 1);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
