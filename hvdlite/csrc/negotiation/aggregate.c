@@ -9,10 +9,10 @@ struct aggregated {
     struct map_node by_id;
     uint64_t id;
     bool open; /* true: reports go up immediately, so no report waits */
-    /* if open: time when the tensor is forgotten; else time when the waiting reports go up */
+    /* if open: time when this struct is freed; else time when the waiting reports go up */
     double due;
     int n;
-    /* the n ranks whose reports wait: a child, for its whole branch, or this rank */
+    /* n ranks: the children that have reported their whole branch, and this rank if it has */
     int tops[];
 };
 
@@ -95,7 +95,7 @@ static int hold_report(struct aggregate *a, struct aggregated *e, const struct w
                        struct wire_writer *out, hvd_error *err) {
     for (int i = 0; i < e->n; i++)
         if (e->tops[i] == item->rank)
-            return error_set(err, HVD_INTERNAL, "rank %d has submitted tensor %llu twice",
+            return error_set(err, HVD_INTERNAL, "rank %d has reported cache id %llu twice",
                              item->rank, (unsigned long long)item->id);
     e->tops[e->n++] = item->rank;
     if (e->n <= a->tree->nchildren) return HVD_OK;
@@ -105,7 +105,7 @@ static int hold_report(struct aggregate *a, struct aggregated *e, const struct w
 }
 
 /* Returns true if the item reports for this rank, or for the whole branch of a child. (A child that
- * has waited AGGREGATE_SECONDS reports its ranks one by one.) */
+ * has waited AGGREGATE_SECONDS reports the ranks of its branch one by one.) */
 static bool is_whole(const struct aggregate *a, const struct wire_item *item) {
     if (item->rank == a->tree->rank) return true;
     return a->tree->parents[item->rank] == a->tree->rank &&
@@ -132,7 +132,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Reports that a rank joins or leaves, after the rank's earlier reports. */
+/* Passes up that a rank joins or leaves, after all waiting reports. */
 static int take_end(struct aggregate *a, const struct wire_item *item, double now,
                     struct wire_writer *out, hvd_error *err) {
     a->passes = true;
@@ -141,7 +141,7 @@ static int take_end(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Passes up a changed tensor, after the waiting reports of the tensor's old version. */
+/* Passes up a whole request, after the waiting reports of the tensor's old version. */
 static int take_request(struct aggregate *a, const struct wire_item *item, double now,
                         struct wire_writer *out, hvd_error *err) {
     struct aggregated *e;

@@ -6,7 +6,7 @@
  * nothing, because the coordinator can't run the tensor without that rank. After AGGREGATE_SECONDS
  * the waiting reports go up, and later reports go up immediately, because the coordinator also
  * reports stalls and fails tensors of ranks that have left. If a tensor has changed on a rank (an
- * allgather's rows, for example), its report goes up immediately, too. Pure: the time is an
+ * allgather's rows, for example), the rank's report goes up immediately, too. Pure: the time is an
  * argument. */
 #ifndef HVDLITE_NEGOTIATION_AGGREGATE_H
 #define HVDLITE_NEGOTIATION_AGGREGATE_H
@@ -22,13 +22,13 @@
 
 struct aggregated;
 
-/* A zeroed aggregate is closed. */
+/* aggregate_close accepts a zeroed struct. */
 struct aggregate {
     const struct tree *tree;
-    struct map ids; /* contains a struct aggregated for each id */
+    struct map ids; /* from a tensor's cache id to its struct aggregated */
     struct aggregated *newest;
     double due;  /* the earliest `due` of all tensors */
-    bool passes; /* true: a rank below has joined or left, so no report waits any more */
+    bool passes; /* true: a rank of the branch has joined or left, so no report waits any more */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree);
@@ -40,7 +40,7 @@ int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, 
                    struct wire_writer *out, hvd_error *err);
 /* Appends the reports that have waited AGGREGATE_SECONDS. Call it often. */
 int aggregate_late(struct aggregate *a, double now, struct wire_writer *out, hvd_error *err);
-/* Returns how long this rank may sleep. */
+/* Returns for how many seconds this rank may sleep: at most `longest`. */
 double aggregate_sleep(const struct aggregate *a, double now, double longest);
 
 /* Records that the coordinator has decided the tensor: later reports belong to the tensor's next

@@ -1,9 +1,9 @@
-/* Ahead: how many bytes the coordinator decides before the ranks need them.
+/* Ahead: limits how many bytes the coordinator decides before the ranks need the decisions.
  *
  * A decided tensor can no longer be overtaken or fused, but if a tensor is decided too late, the
- * links are idle. So one piece is in flight, and the next piece is decided shortly before that
- * piece ends. All ranks run the same log in order, so the coordinator takes its own rank's progress
- * for the progress of all ranks. Pure: the time is an argument. */
+ * links are idle. So the coordinator decides the next piece shortly before the piece in flight
+ * ends. All ranks run the same batches in the same order, so the coordinator takes its own rank's
+ * progress for the progress of all ranks. Pure: the time is an argument. */
 #ifndef HVDLITE_NEGOTIATION_AHEAD_H
 #define HVDLITE_NEGOTIATION_AHEAD_H
 
@@ -14,8 +14,9 @@
 #define AHEAD_MEASURED SIZE_MAX
 #define AHEAD_UNLIMITED ((size_t)0)
 
-/* Rates whose median counts; odd, so the median is one of them. More: the rate follows a change of
- * the links later. Fewer: late batches change the median. Chosen, not measured. */
+/* How many rates have a part in the median; odd, so that the median is one of the rates. More: the
+ * median follows a change of the links later. Fewer: late batches change the median. Chosen, not
+ * measured. */
 enum { AHEAD_RATES = 9 };
 
 struct ahead_batch {
@@ -41,7 +42,8 @@ void ahead_free(struct ahead *a);
  * for the batch to end. SIZE_MAX: no limit. */
 size_t ahead_piece(const struct ahead *a);
 
-/* Returns whether a batch of `bytes` may be decided now. */
+/* Returns whether a batch of `bytes` may be decided now. Batches of small tensors may be decided
+ * together, up to the bytes of a piece, so that no rank waits for decisions. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now);
 
 /* Returns when the next batch of any size may be decided. INFINITY: only after a batch has
@@ -49,6 +51,6 @@ bool ahead_takes(const struct ahead *a, size_t bytes, double now);
 double ahead_opens(const struct ahead *a);
 
 int ahead_decided(struct ahead *a, size_t bytes, double now, hvd_error *err);
-void ahead_finished(struct ahead *a, double now); /* records the end of the oldest batch */
+void ahead_finished(struct ahead *a, double now); /* records that the oldest batch has ended */
 
 #endif

@@ -1,5 +1,5 @@
-/* The response cache: what the ranks have agreed on for each name, so that later requests need to
- * send only an id.
+/* The response cache: what the ranks have agreed on for each name, so that later requests send only
+ * an id.
  *
  * A rank caches its own requests; the coordinator has one cache for all ranks. The coordinator
  * never reuses an id. So if two caches have dropped different entries, a look-up can fail, but
@@ -16,7 +16,7 @@ struct cache_entry {
     uint64_t id;          /* the first entry has 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
-    /* the list in the order of use; private to the cache, like the nodes */
+    /* neighbors in the list of entries in order of use; like the nodes, only for cache.c */
     struct cache_entry *newer, *older;
     /* length of `rows`: the number of ranks if their rows may differ, else 0 */
     uint32_t nrows;
@@ -24,7 +24,7 @@ struct cache_entry {
     /* The engine counts here how often this rank's caller waited for the tensor while another
      * rank's caller did not wait. */
     unsigned waited_alone;
-    /* last, so that the fields that each hit reads are next to each other */
+    /* last, because it is long: the fields that every look-up reads are next to each other */
     struct request request;
 };
 

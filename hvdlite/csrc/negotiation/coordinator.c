@@ -54,8 +54,8 @@ static bool is_ready(const struct coordinator *c, const struct pending *p) {
     return true;
 }
 
-/* Makes all tensors ready that waited only for this rank. When the last rank joins, all ranks count
- * as not joined again. */
+/* Records that the rank has joined. The tensors that waited only for this rank become ready. When
+ * the last rank joins, no rank counts as joined any more. */
 static int join(struct coordinator *c, int rank, hvd_error *err) {
     c->joined[rank] = true;
     c->njoined++;
@@ -77,8 +77,7 @@ struct submission {
     const struct request *request;
     const struct map_node *name; /* node of the request's name, which is hashed already */
     uint64_t id;                 /* id in the cache; 0: the rank sent the whole request */
-    /* reason why the rank refuses the tensor; "": it does not refuse */
-    const char *why;
+    const char *why;             /* why the rank has no data; "": no reason given */
 };
 
 static int submit(struct coordinator *c, const struct submission *s, hvd_error *err) {
@@ -122,7 +121,8 @@ int coordinator_hit(struct coordinator *c, int rank, uint64_t id, double now,
 int coordinator_resent(struct coordinator *c, int rank, const struct request *request, double now,
                        hvd_error *err) {
     if (!c->owed[rank])
-        return error_set(err, HVD_INTERNAL, "rank %d sent tensor '%s' again, without being asked",
+        return error_set(err, HVD_INTERNAL,
+                         "rank %d sent tensor '%s' again, but the coordinator did not ask for it",
                          rank, request->name);
     c->owed[rank]--;
     c->nowed--;

@@ -1,11 +1,11 @@
 /* The coordinator receives each rank's requests and decides which tensors run, and in which order.
  *
  * Pure: it takes messages and the time, and returns the items of a message to all ranks (wire.h).
- * Only the engine thread of the lowest rank calls it. When the last rank has submitted a tensor,
+ * Only the thread that steps rank 0's engine calls it. When the last rank has submitted a tensor,
  * the tensor runs, or fails with the same error on every rank. A rank that has left submits
- * nothing, so tensors that need that rank fail immediately. Ready tensors run by priority, then in
- * order of arrival. They are decided late (ahead.h), so that a tensor with a higher priority can
- * still overtake them. */
+ * nothing, so tensors that need this rank fail immediately. Ready tensors run by priority, then in
+ * order of arrival. The coordinator decides a ready tensor late (ahead.h), so that a tensor with a
+ * higher priority can still overtake it. */
 #ifndef HVDLITE_NEGOTIATION_COORDINATOR_H
 #define HVDLITE_NEGOTIATION_COORDINATOR_H
 
@@ -20,7 +20,7 @@ struct coordinator_config {
     /* by rank: the rank's number in the job, for texts; NULL: the same number */
     const int *job_ranks;
     struct options options;
-    size_t piece_bytes; /* bytes of a large tensor's pieces; 0: measured, see ahead.h */
+    size_t piece_bytes; /* bytes of a large tensor's pieces; 0: ahead.h computes them */
     const bool *silent; /* by rank: true if the rank does not answer; NULL: unknown */
 };
 
@@ -30,8 +30,8 @@ struct coordinator {
     struct cache *cache;
     uint64_t last_id;       /* the last id given to a tensor; ids are never reused */
     struct waiting waiting; /* tensors that some rank has not submitted */
-    bool look_again;        /* a rank has left, so all waiting tensors must be checked */
-    /* a rank may wait for the last tensor that it submits, so look for deadlocks */
+    bool look_again;        /* a rank may have left, so all waiting tensors must be checked */
+    /* some rank may submit no other tensor until its last tensor has ended: look for deadlocks */
     bool look_for_last;
     /* reason why all waiting tensors fail from now on; HVD_OK: they do not fail */
     hvd_error over;
@@ -53,8 +53,8 @@ void coordinator_free(struct coordinator *c);
 
 /* coordinator_request, coordinator_hit and coordinator_resent take the reports of ranks. They fail
  * only if memory is short or hvdlite has a bug. After a request of kind join, no tensor waits for
- * this rank until every rank has joined. why: the reason why the request failed, which every rank's
- * error shows; "": none. */
+ * `rank` until every rank has joined. why: why `rank` has no data, for every rank's error; "": no
+ * reason given. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* If the cache has dropped the id, appends a RESEND to `out`: the rank must send the whole
@@ -67,7 +67,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
                        hvd_error *err);
 void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 
-/* Records that the coordinator's own rank has finished its oldest unfinished batch. */
+/* Records that rank 0 has finished its oldest unfinished batch. */
 void coordinator_finished(struct coordinator *c, double now);
 
 /* Appends all present decisions to `out`. */

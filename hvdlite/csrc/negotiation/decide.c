@@ -1,12 +1,10 @@
-/* The coordinator's decisions: errors for tensors that can't run, and batches of the other
- * tensors. */
+/* The coordinator's decisions: errors for the tensors that can't run, batches of the others. */
 #include "negotiation/coordinator.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Fails the tensor on the ranks that have submitted it. On other ranks the name may already stand
- * for a later tensor. */
+/* Fails the tensor on the ranks that have submitted it, but not on others; see FAIL in wire.h. */
 static int fail(struct pending *p, const hvd_error *why, struct wire_writer *out, hvd_error *err) {
     struct wire_item item = {.type = WIRE_FAIL, .error = *why, .rows = p->rows};
     memcpy(item.request.name, p->request.name, sizeof item.request.name);
@@ -51,8 +49,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Finds deadlocks at the end of a job: a tensor waits for a rank, and the rank waits for the last
- * tensor that the rank submits. In this case fails all tensors. */
+/* Fails all tensors if the end of a job is a deadlock: a tensor waits for a rank, which first waits
+ * for the end of its last tensor. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -122,7 +120,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* p->rows is unused for these kinds */
+    item->rows = p->rows; /* unused by an allreduce; no other kind runs without joined ranks */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
@@ -158,8 +156,8 @@ static int run_batch(struct coordinator *c, const struct piece *first, double no
 }
 
 /* For a grouped call that has different numbers of tensors on different ranks: fails the tensors
- * that only some ranks have. The other tensors fail when all ranks have submitted them. So no
- * tensor waits for ever. */
+ * that only some ranks have, which would wait for ever. The tensors that all ranks have fail when
+ * all ranks have submitted them. */
 static int fail_surplus(struct coordinator *c, const struct pending *p, const hvd_error *why,
                         struct wire_writer *out, hvd_error *err) {
     int common = pending_common(p);
@@ -203,8 +201,8 @@ static size_t longest_batch(const struct coordinator *c) {
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Decides ready tensors. Plans three pieces: the first two may be decided now; small tensors of the
- * third piece may be fused with the first two. */
+/* Decides ready tensors. Plans the bytes of three pieces: the first two pieces may be decided now,
+ * and small tensors of the third piece may be fused with the first two. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

@@ -93,8 +93,7 @@ static int by_priority(const void *a, const void *b) {
     return (p->order > q->order) - (p->order < q->order);
 }
 
-/* First checks whether the tensors are sorted already, because gradients usually arrive in the
- * order of priority. */
+/* Sorts only if the order is wrong, because gradients usually arrive in the order of priority. */
 void pending_sort(struct pending **ready, size_t n) {
     size_t i = 1;
     while (i < n && by_priority(&ready[i - 1], &ready[i]) < 0) i++;
@@ -169,7 +168,7 @@ static int failure_by(const struct pending *p, int rank) {
     return p->submitted[rank] ? request_by(p, rank).failed : HVD_OK;
 }
 
-/* If an operator has failed on some rank, does not name the ranks that only lack memory. */
+/* If an operator has failed on some ranks, the text does not name ranks that only lack memory. */
 static void explain_failed(const struct pending *p, hvd_error *err) {
     char ranks[200] = "some rank";
     bool *failed = calloc((size_t)p->size, 1), short_of_memory = true;
@@ -197,8 +196,8 @@ static const char LOAD_ALIKE[] =
     "hvd.broadcast_optimizer_state(), with MXNet hvd.broadcast_trainer_states()";
 
 static const char CHANGE_ALIKE[] =
-    "Change the optimizer's parameters, and which of them need a gradient, on every rank in the "
-    "same step; the error on a rank that has changed something names the parameter";
+    "Change the optimizer's parameters, also whether a parameter needs a gradient, on every rank "
+    "in the same step; a rank that has changed a parameter names it in its error";
 
 static const char ALL_ON_GPUS[] =
     "Keep the tensor on a GPU on every rank or on none, or set HVDLITE_GPU=host on every rank";
@@ -212,7 +211,7 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     char list[700] = "", value[160], other[160];
     size_t used = 0;
     bool *listed = calloc((size_t)p->size, 1), *alike = calloc((size_t)p->size, 1);
-    /* ends when the list is full, because p different values need p^2 comparisons */
+    /* stops when the list is full, because p ranks with different values need p^2 comparisons */
     for (int i = 0; listed && alike && i < p->size && used + 1 < sizeof list; i++) {
         if (listed[i] || !p->submitted[i]) continue;
         own_text(p, i, field, value, sizeof value);

@@ -1,8 +1,8 @@
 /* A pending tensor: some ranks have submitted it, and the coordinator waits for the other ranks.
  *
- * It keeps each rank's request, so that its texts can name the ranks that differ or are missing.
+ * It keeps each rank's request, so that error texts can name the ranks that differ or are missing.
  * Waiting tensors are found by name, and are listed in order of arrival. Up to 100,000 tensors may
- * wait, so no function for one tensor walks over all of them. */
+ * wait, so no function for one tensor walks over all waiting tensors. */
 #ifndef HVDLITE_NEGOTIATION_PENDING_H
 #define HVDLITE_NEGOTIATION_PENDING_H
 
@@ -20,20 +20,19 @@ struct pending {
     int size, nsubmitted; /* number of ranks; number of ranks that have submitted the tensor */
     /* by rank: the rank's number in the job, for texts; NULL: the same number */
     const int *job_ranks;
-    uint64_t id; /* the id in the cache; 0: some rank has sent the whole request */
-    bool direct; /* so far the tensor has the same offset in a region on all ranks */
-    bool joined; /* some ranks have joined and so have not submitted the tensor */
-    /* failed: a rank has no data; refused: such a rank has given the reason */
-    bool failed, refused;
+    uint64_t id;   /* the id in the cache; 0: some rank has sent the whole request */
+    bool direct;   /* so far the tensor has the same offset in a region on all ranks */
+    bool joined;   /* some ranks have joined and so have not submitted the tensor */
+    bool failed;   /* some rank has no data */
+    bool refused;  /* some rank has no data and has said why */
     bool conflict; /* a rank has no data, or its request conflicts with the first request */
     double since;  /* time when the first rank submitted the tensor */
     bool warned;   /* a stall has been reported */
-    /* number in the order of arrival; of a ready tensor, in the order of readiness */
+    /* number in the order of arrival; of a ready tensor: in the order in which tensors got ready */
     uint64_t order;
-    size_t decided; /* for a ready tensor: bytes that are in decided batches */
-    bool done;      /* all bytes of the tensor are decided */
-    /* links to the next and the previous tensor in order of arrival */
-    struct pending *next, *older;
+    size_t decided;               /* for a ready tensor: bytes that are in decided batches */
+    bool done;                    /* all bytes of the tensor are decided */
+    struct pending *next, *older; /* next and previous tensor in order of arrival */
     /* the first rank's request; last, because request_copy does not copy its end */
     struct request request;
 };
@@ -64,15 +63,15 @@ int pending_common(const struct pending *p);
  * 1: (18, 3). ..." */
 void pending_explain_conflict(const struct pending *p, hvd_error *err);
 
-/* Blames only the first rank that left without submitting the tensor, so that all ranks get the
- * same text. */
+/* Sets the error of a tensor that waits for a rank that has left. first: the rank that left first
+ * without submitting the tensor; the error names only this rank, so that all ranks get one text. */
 void pending_explain_left(const struct pending *p, int first, const char *reason, hvd_error *err);
 
 /* Sets the error of a tensor that `rank` has not submitted: `rank` waits for `last`, and submits no
  * other tensor before `last` has ended. */
 void pending_explain_last(const struct pending *p, int rank, const struct pending *last,
                           hvd_error *err);
-/* Sets the error of a tensor that needs data of joined ranks: zeros can't replace the data. */
+/* Sets the error of a tensor that needs data of ranks that have joined: zeros can't replace it. */
 void pending_explain_joined(const struct pending *p, hvd_error *err);
 
 /* Writes "tensor 'x' and 7 more have waited for 60 s: submitted by rank 0, not by rank 1 (rank 1
@@ -88,7 +87,7 @@ void ranks_text(const bool *set, bool value, int size, const int *job_ranks, cha
 
 /* ---- waiting.c: tensors that at least one rank has not submitted ---- */
 
-/* An empty struct has only `size` and `job_ranks` (see struct pending). */
+/* To open the struct, set `size` and `job_ranks` (see struct pending) and zero the rest. */
 struct waiting {
     int size;
     const int *job_ranks;
@@ -100,7 +99,7 @@ struct waiting {
 /* `name`: a node of the request's name, which is hashed already. */
 int waiting_add(struct waiting *w, const struct request *request, const struct map_node *name,
                 double now, struct pending **out, hvd_error *err);
-/* the caller owns the tensor from now on */
+/* Removes the tensor from the list; the caller must free the tensor. */
 void waiting_remove(struct waiting *w, struct pending *p);
 void waiting_free(struct waiting *w);
 
@@ -108,9 +107,9 @@ void waiting_free(struct waiting *w);
  * the array. NULL: memory is short. */
 const struct pending **waiting_of_ranks(const struct waiting *w);
 
-/* Reports each tensor that has waited for more than `limit` seconds, once. Tensors that wait for
- * the same ranks share a text. Joins are not reported, because they may wait for any length of
- * time. silent: see pending_explain_wait. */
+/* Reports once each tensor that has waited for more than `limit` seconds. Tensors that wait for the
+ * same ranks share a text. Joins are not reported, because a join may wait for any length of time.
+ * silent: see pending_explain_wait. */
 typedef void waiting_text(void *arg, const char *text);
 void waiting_report(struct waiting *w, const bool *silent, double now, double limit,
                     waiting_text *report, void *arg);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for one more tensor. If decided tensors fill more than half of the array, reuses their
- * room. */
+/* Makes room for one more tensor. If more than half of the array was used by tensors that are
+ * decided, reuses this part. */
 static int make_room(struct ready *r, hvd_error *err) {
     if (r->first > r->n / 2) {
         memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
@@ -49,7 +49,7 @@ bool ready_can_be_overtaken(const struct ready *r) {
  * zeros for it, because that rank keeps the zeros for only one batch. The last piece may be 1.5
  * times as long as the others, because a short rest is not worth a batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
-    /* ALIGNED: a page. LEAST: for shorter pieces only latency counts */
+    /* ALIGNED: a page. LEAST: shorter pieces do not take less time, because of the latency. */
     enum { ALIGNED = 4096, LEAST = 64 << 10 };
     size_t bytes = request_bytes(&p->request), length = longest - longest % ALIGNED;
     if (length < LEAST) length = LEAST;
@@ -157,7 +157,7 @@ bool fusion_fits(const struct request *a, const struct request *b) {
            a->prescale == b->prescale && a->postscale == b->postscale && request_same_codec(a, b);
 }
 
-/* The batches that have room, the oldest first. */
+/* The open batches, which have room for more tensors, the oldest first. */
 struct open {
     size_t n;
     struct batch_room {
@@ -170,8 +170,8 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* Adds a batch. If the list is full, closes the oldest batch, because most tensors did not fit into
- * it. */
+/* Adds an open batch. If the list is full, first closes the oldest batch, because the most tensors
+ * did not fit into it. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

@@ -1,8 +1,8 @@
-/* Plans the batches of the ready tensors, which every rank has submitted.
+/* Plans the batches of the ready tensors, which every rank has submitted. For the coordinator.
  *
  * The tensors are sorted in the order in which they shall run, and cut into pieces. A large tensor
- * is cut so that an urgent tensor waits only for a piece of it. Tensor fusion needs copies to and
- * from a buffer, but sends fewer and longer messages. Used by the coordinator. */
+ * is cut, so that an urgent tensor waits only for a piece of the large tensor. Tensor fusion needs
+ * copies to and from a buffer, but sends fewer and longer messages. */
 #ifndef HVDLITE_NEGOTIATION_READY_H
 #define HVDLITE_NEGOTIATION_READY_H
 
@@ -10,11 +10,11 @@
 
 /* A zeroed struct is empty; its `highest` is then 0, the default priority. */
 struct ready {
-    /* used from `first` to n; the entries below `checked` are sorted and have no conflicts */
+    /* used from `first` to n; tensors before `checked` are sorted, and the ranks agree on them */
     struct pending **of;
     size_t first, n, checked, capacity;
     int32_t highest; /* highest priority of any tensor so far */
-    bool changed;    /* for the coordinator: more tensors may be decidable since it last looked */
+    bool changed;    /* true: the coordinator may be able to decide more than it last could */
 };
 
 /* The part of a tensor that one batch moves. */
@@ -40,13 +40,13 @@ void ready_free(struct ready *r);
 /* Sorts the ready tensors; all of them count as checked from now on. */
 void ready_sort(struct ready *r);
 
-/* Returns whether a checked tensor has a lower priority than an earlier tensor. The earlier tensor
- * may be submitted again and overtake the checked one, so cutting is useful. */
+/* Returns whether it is useful to cut tensors: a checked tensor has a lower priority than a tensor
+ * that was submitted before and may be submitted again. */
 bool ready_can_be_overtaken(const struct ready *r);
 
-/* Plans the first `most` bytes, and the tensors that share a batch with these bytes. A piece has at
- * most `longest` bytes if its tensor can be cut. A batch of several tensors has at most `longest`
- * and at most `threshold` bytes. */
+/* Plans checked tensors, until the plan has `most` bytes or more. A tensor that can be cut is cut
+ * into pieces of about `longest` bytes. A batch of several tensors has at most `longest` and at
+ * most `threshold` bytes. */
 int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
                struct ready_plan *plan, hvd_error *err);
 
@@ -64,7 +64,7 @@ bool fusion_fits(const struct request *a, const struct request *b);
 struct fusion_item {
     const struct request *request;
     size_t bytes;
-    /* true: the next piece of the previous item's tensor; it must go into a later batch */
+    /* true: the next piece of the previous item's tensor: it must not join an open batch */
     bool behind;
 };
 
@@ -73,8 +73,8 @@ struct fusion_item {
  * first tensors. All tensors of a batch have the same kind, dtype, codec, op, scales, root and
  * region. A batch of several tensors has at most `threshold` bytes; threshold 0 fuses nothing. Only
  * allreduces and broadcasts are fused; Adasum is not, because its rule applies to single tensors.
- * To join a batch, a tensor may overtake other tensors; the last FUSION_OPEN batches that have room
- * are considered. FUSION_OPEN bounds the search for each tensor; it is chosen, not measured. */
+ * To join a batch, a tensor may overtake other tensors. A tensor may join only the last FUSION_OPEN
+ * batches that have room, which limits the search; the number is chosen, not measured. */
 enum { FUSION_OPEN = 32 };
 size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);
 

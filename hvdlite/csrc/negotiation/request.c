@@ -38,8 +38,8 @@ static int check_rows(const struct request *r, hvd_error *err) {
     if (!deals || r->ndim || r->failed) return HVD_OK;
     return error_set(
         err, HVD_INVALID,
-        "tensor '%s' is 0-d: expected at least one dimension, since %s splits the first "
-        "one among the ranks",
+        "tensor '%s' is 0-d: expected at least one dimension, because %s splits the first "
+        "dimension among the ranks",
         r->name, kind_name(r->kind));
 }
 
@@ -65,7 +65,7 @@ static int check_op(const struct request *r, hvd_error *err) {
     if (r->dtype == HVD_BOOL && (r->op == HVD_AVERAGE || r->prescale != 1 || r->postscale != 1))
         return error_set(err, HVD_UNSUPPORTED,
                          "tensor '%s' is bool, which can't be averaged or scaled: use op=Max "
-                         "(logical or), op=Min (and), or cast it to float32",
+                         "(logical or) or op=Min (logical and), or cast it to float32",
                          r->name);
     if (r->prescale < 0 && !dtype_sums_below_0(r->dtype))
         return error_set(err, HVD_UNSUPPORTED,

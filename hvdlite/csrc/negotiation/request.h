@@ -1,7 +1,7 @@
 /* A request: a rank's description of a tensor for the coordinator.
  *
- * A plain value that owns nothing. Most of its bytes are room for long names and many dimensions;
- * request_copy copies only the bytes in use. */
+ * A plain value, which owns no memory. Most of its bytes are room for long names and many
+ * dimensions; request_copy copies only the bytes in use. */
 #ifndef HVDLITE_NEGOTIATION_REQUEST_H
 #define HVDLITE_NEGOTIATION_REQUEST_H
 
@@ -16,22 +16,22 @@ struct request {
     int32_t op;          /* an hvd_op; for allreduce and reducescatter */
     int32_t root;        /* for broadcast */
     int32_t priority;    /* higher runs first; may differ between ranks */
-    /* number of tensors in its grouped call, named x[0], x[1], ...; 0: no grouped call */
+    /* number of tensors in the grouped call, named x[0], x[1], ...; 0: not a grouped call */
     int32_t grouped;
     /* digest of the optimizer states loaded before this step; 0: none; below 0: this rank has also
      * changed the optimizer's parameters */
     int32_t states;
-    /* HVD_OK: this rank has data. HVD_NO_MEMORY: no memory to encode the data, or for splits. Other
-     * codes: this rank has no data for another reason. */
+    /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory for the splits, or to
+     * encode the data. Other codes: this rank has no data for another reason. */
     int32_t failed;
     int32_t delegated;          /* 1: another library moves the data; HVD_ASKS: there is no data */
-    int32_t contributors;       /* number of ranks with data; only the coordinator sets it */
+    int32_t contributors;       /* number of ranks with data; set when all ranks have asked */
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* for an allreduce of float32 */
-    int32_t rule;   /* hvd_rule (float32 sums only), plus REQUEST_DEALT if the tensor is dealt */
+    int32_t rule; /* hvd_rule, for float32 sums; plus REQUEST_DEALT if weights are dealt to hosts */
     int32_t region; /* region of a tensor that is reduced in place; 0: no region */
-    int64_t offset; /* offset in the region's part, in bytes */
+    int64_t offset; /* offset of the tensor in this rank's part of the region, in bytes */
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
     bool waited;    /* a caller waits for the tensor and steps the engine meanwhile */
     bool last;      /* this rank submits no other tensor until this tensor has ended */
@@ -96,18 +96,18 @@ bool request_same_codec(const struct request *a, const struct request *b);
  * no conflict if request_rows_vary. */
 enum request_field request_conflict(const struct request *a, const struct request *b);
 
-/* Returns whether all fields that are sent, except the priority, are equal. Then a cache hit can
- * replace the request. */
+/* Returns whether a rank may report `b` by the cache id of `a`. The requests may differ in
+ * `priority`, in `last`, and in fields that their kind does not use. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* Returns true if both tensors belong to grouped calls with the same name, on one rank or on two,
- * and r is number `first` or a later tensor of its call. */
+/* Returns true if both tensors belong to grouped calls with the same name, on one rank or on two
+ * ranks, and the number of `r` in its call is at least `first`. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);
 /* Writes the field as users write it: "float32", "(17, 3)", "Average". */
 void field_text(const struct request *r, enum request_field field, char *text, size_t size);
-/* Writes "allreduce 'name' (float32, (17, 3))", for chains of causes. */
+/* Writes "allreduce 'name' (float32, (17, 3))", for error_while. */
 void request_text(const struct request *r, char *text, size_t size);
 
 #endif

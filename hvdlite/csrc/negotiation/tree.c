@@ -2,15 +2,15 @@
 
 #include <stdlib.h>
 
-/* Returns the parent of a rank; -1 for rank 0. leaders: array by host. */
+/* Returns the parent of a rank; -1 for rank 0. leaders: by host, the host's lowest rank. */
 static int parent_of(int rank, const int *host_of, const int *leaders) {
     int host = host_of[rank];
     if (rank != leaders[host]) return leaders[host];
     return host ? leaders[(host - 1) / TREE_BRANCHES] : -1;
 }
 
-/* Computes `ranks`, `at` and `many`. next: scratch; by rank, where the branch of the rank's next
- * child begins. */
+/* Computes `ranks`, `at` and `many`. next: scratch memory, by rank: the index in `ranks` where the
+ * branch of the rank's next child begins. */
 static void number_ranks(struct tree *tree, int *next) {
     for (int r = tree->size - 1; r >= 0; r--) {
         tree->many[r]++;
@@ -42,7 +42,7 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
         if (tree->parents[r] == rank) tree->children[tree->nchildren++] = r;
     }
     for (int r = rank; (r = tree->parents[r]) >= 0;) tree->above[r] = true;
-    /* `leaders` is not needed any more, so its memory is used as scratch */
+    /* `leaders` is not needed any more, so number_ranks uses its memory as scratch */
     number_ranks(tree, leaders);
     return HVD_OK;
 }
@@ -56,6 +56,7 @@ int tree_check(const struct tree *tree, int top, int rank, hvd_error *err) {
     bool known = rank >= 0 && rank < tree->size;
     int at = known ? tree->at[rank] - tree->at[top] : -1;
     if (at >= 0 && at < tree->many[top]) return HVD_OK;
-    return error_set(err, HVD_INTERNAL, "rank %d reports for rank %d, which is not below it", top,
-                     rank);
+    return error_set(err, HVD_INTERNAL,
+                     "rank %d reports for rank %d: expected itself or a rank below it in the tree",
+                     top, rank);
 }

@@ -7,7 +7,7 @@
  *
  *     0 -> 1, 2, 4, ..., 32        2 -> 3, 34, 36, 38        4 -> 5        34 -> 35
  *
- * On one host every rank is a child of rank 0. A branch is a rank and all ranks below it. Pure. */
+ * On one host every rank is a child of rank 0. A branch is a rank and all ranks below this rank. */
 #ifndef HVDLITE_NEGOTIATION_TREE_H
 #define HVDLITE_NEGOTIATION_TREE_H
 
@@ -17,17 +17,17 @@
  * deeper, and each level adds the latency of a message. */
 enum { TREE_BRANCHES = 16 };
 
-/* A zeroed tree is closed. */
+/* tree_close accepts a zeroed struct. */
 struct tree {
     int rank, size;
     int *parents;  /* by rank: the rank's parent, which is a lower rank; -1 for rank 0 */
     int *children; /* children of this rank, lowest first */
     int nchildren;
     bool *above; /* by rank: true if the rank is an ancestor of this rank */
-    /* array of size: all ranks; the ranks of a branch are consecutive, the top rank first */
+    /* all ranks, sorted: the ranks of each branch are consecutive, the branch's top rank first */
     int *ranks;
-    /* by rank: index in `ranks` where its branch begins, and number of ranks in the branch */
-    int *at, *many;
+    int *at;   /* by rank: index in `ranks` where the rank's branch begins */
+    int *many; /* by rank: number of ranks in the rank's branch */
 };
 
 /* host_of: array of size, each rank's host; hosts are numbered in the order of their lowest

@@ -79,8 +79,7 @@ struct reporter {
     void *arg;
 };
 
-/* Writes one report for all tensors that wait for the same ranks, with the name of the oldest
- * tensor. */
+/* Makes one report for all tensors that wait for the same ranks, with the oldest tensor's name. */
 static void report_sorted(struct pending **sorted, size_t n, const struct reporter *r) {
     for (size_t i = 0, end; i < n; i = end) {
         size_t bytes = (size_t)sorted[i]->size * sizeof(bool);

@@ -2,13 +2,15 @@
 
 #include <stdlib.h>
 
+/* What this rank knows of another rank. Times are values of watch.awake. */
 struct watched {
     bool needed, warned;
-    double since; /* time of the rank's last message, or when this rank began to wait for it */
-    double asked; /* time of this rank's last ASK; 0: none since then */
+    double since; /* when the rank's last message came, or this rank began to wait for the rank */
+    double asked; /* time of this rank's last ASK since then; 0: none */
 };
 
-/* Seconds between two looks. Chosen, not measured; must be shorter than STOPPED. */
+/* Maximum seconds between two looks at the ranks. Chosen, not measured; must be less than STOPPED,
+ * so that this rank does not take the time between two looks for a stop. */
 static const double LONGEST_LOOK = 0.5;
 /* Seconds; a longer pause means that this rank itself was stopped. Chosen, not measured. Shorter:
  * a busy host finds silence later. Longer: a rank that was stopped blames other ranks sooner. */

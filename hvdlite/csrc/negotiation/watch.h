@@ -1,9 +1,9 @@
-/* The watch: finds out which of the awaited ranks are silent.
+/* The watch: finds silent ranks among the ranks for which this rank waits.
  *
- * An engine answers an ASK whatever its script is doing. So if a rank does not answer, its process
- * is stopped or swapping, or its host is lost. A waiting rank asks after a quarter of the smallest
- * limit, then again after every quarter. Time counts only while this rank runs; otherwise a rank
- * that was stopped would blame other ranks. Pure. */
+ * An engine answers an ASK (wire.h) whatever its script is doing. So if a rank does not answer, its
+ * process is stopped or swapping, or its host is lost. A waiting rank asks after a quarter of the
+ * smallest limit, then again after every quarter. Time counts only while this rank runs; otherwise
+ * a rank that was stopped would blame other ranks. Pure: the time is an argument. */
 #ifndef HVDLITE_NEGOTIATION_WATCH_H
 #define HVDLITE_NEGOTIATION_WATCH_H
 
@@ -11,7 +11,7 @@
 
 struct watched;
 
-/* A zeroed watch is closed. */
+/* watch_close accepts a zeroed struct. */
 struct watch {
     int size;
     double warning, failure; /* seconds of silence until a warning and until a failure; 0: never */
@@ -36,24 +36,24 @@ double watch_sleep(const struct watch *w, double longest);
 enum watch_finding {
     WATCH_FINE,
     WATCH_ASK,   /* ask the rank now */
-    WATCH_WARN,  /* ask the rank and report it; once for each silence */
+    WATCH_WARN,  /* ask the rank, and report that it is silent; once for each silence */
     WATCH_FAILED /* the rank has been silent too long */
 };
 /* needed: whether this rank waits for `rank`. */
 enum watch_finding watch_look(struct watch *w, int rank, bool needed);
 /* Records that a message from the rank has arrived. */
 void watch_heard(struct watch *w, int rank);
-/* returns the seconds since the rank's last message */
+/* Returns the seconds since the rank's last message, or since this rank began to wait for it. */
 double watch_silence(const struct watch *w, int rank);
 
-/* ---- stalls of sends and receives: when one that still waits is reported, and when it fails ----
+/* ---- when a send or receive that waits is reported, and when it fails ----
  *
- * The coordinator does not know about sends and receives, so each rank looks at its own. */
+ * The coordinator does not know about sends and receives, so each rank checks its own. */
 
 /* A send or receive that has not completed. */
 struct stall_case {
     double submitted; /* when it was submitted, by clock_now */
-    bool matched;     /* true: the other rank has submitted its counterpart */
+    bool matched;     /* true: the other rank has submitted the counterpart */
     /* true: an older receive of the same name accepts any rank's tensor, so the next offer matches
      * the older receive */
     bool queued;
@@ -61,14 +61,14 @@ struct stall_case {
 };
 
 /* Returns whether the send or receive fails, because it has waited unmatched for more than `limit`
- * seconds. While a rank that it may wait for is silent, it does not fail: the watch finds that
- * rank. silent: array of `size`; limit 0: never. */
+ * seconds. It does not fail while its peer is silent, because the watch reports a silent peer.
+ * silent: array of `size`; limit 0: never fails. */
 bool stall_fails(const struct stall_case *c, double now, double limit, const bool *silent,
                  int size);
 
-/* Returns whether to report the oldest send or receive, which was submitted at this time: once it
- * has waited for `limit` seconds, and only once. *reported: when the last one that was reported was
- * submitted; 0: none. limit 0: never. */
+/* Returns whether to report the oldest send or receive: once, when it has waited for `limit`
+ * seconds. submitted: when it was submitted. *reported: when the send or receive that was reported
+ * last was submitted; 0: none was reported. limit 0: never. */
 bool stall_warns(double submitted, double now, double limit, double *reported);
 
 #endif

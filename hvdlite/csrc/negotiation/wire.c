@@ -14,7 +14,7 @@ struct stream {
     hvd_error *err;
 };
 
-/* Compiled separately for each direction, so that neither contains branches of the other. */
+/* Always inlined, so that the compiler makes separate code for writing and for reading. */
 #define BOTH static inline __attribute__((always_inline))
 
 static int reserve(struct wire_writer *w, size_t more, hvd_error *err) {
@@ -245,9 +245,8 @@ int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *e
     HVD_TRY(pass_bits(&(struct stream){NULL, r, err}, &version, 1));
     if (version != WIRE_VERSION)
         return error_set(err, HVD_INTERNAL,
-                         "another rank sent a message of version %d, this rank's hvdlite reads "
-                         "version %d: install "
-                         "the same hvdlite on every host",
+                         "another rank sent a message of version %d, but this rank's hvdlite reads "
+                         "version %d: install the same hvdlite on every host",
                          (int)version, WIRE_VERSION);
     return HVD_OK;
 }

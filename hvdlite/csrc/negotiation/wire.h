@@ -1,21 +1,21 @@
 /* The wire format of negotiation messages: a version byte, then items.
  *
- * Integers are little-endian. Before a length is used, it is checked against the rest of the
- * message, so a damaged or foreign message causes an error and never a read outside of the message.
+ * Integers are little-endian. The reader checks each length against the rest of the message. So a
+ * message that is damaged or not from hvdlite causes an error, but no read outside of the message.
  *
  * From rank `rank` to the coordinator, up the tree (tree.h):
  *   - REQUEST: a tensor that is new or has changed. `id`: the id of the RESEND that this request
  *     answers, or 0. `instead`: the id of the tensor's old cached version, or 0
  *   - HIT: a cached tensor, by its id
- *   - HITS: a cached tensor, by its id, for the rank and all ranks below it
+ *   - HITS: a cached tensor, by its id, for `rank` and all ranks below this rank
  *   - LEAVE: the rank submits nothing more, and why
  *
- * From a rank directly to the coordinator: ABORT, this rank can't go on.
+ * From a rank directly to the coordinator: ABORT, which says that the sender can't go on.
  *
  * From any rank to any other rank: ASK, which asks whether the engine runs; the answer is ALIVE.
  *
- * From the coordinator to all ranks, down the tree; but ABORT and SILENT directly, each in a
- * separate message:
+ * From the coordinator to all ranks, down the tree. But ABORT and SILENT go directly to each rank,
+ * each in a message of its own:
  *   - TENSOR: a tensor, or a piece of a tensor, of the batch that the next RUN closes. The pieces
  *     of a tensor are in order
  *   - RUN: append the batch to the run log
@@ -49,23 +49,24 @@ enum wire_type {
 /* One item, encoded or decoded. Fields that the type does not use are ignored. */
 struct wire_item {
     enum wire_type type;
-    struct request request; /* REQUEST; TENSOR and FAIL: only the name ("": find it by `id`) */
+    struct request request; /* REQUEST; TENSOR, FAIL: only the name, which is "" if `id` is used */
     uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: no RESEND) */
     bool whole;             /* TENSOR: includes the whole request, for ranks that have joined */
     bool direct;            /* TENSOR: the tensor has the same offset in a region on every rank */
     bool cut;               /* TENSOR: the batch contains only the tensor's bytes [begin, end) */
-    bool uneven;            /* TENSOR: some rank chooses how many rows each rank gets */
+    bool uneven;            /* TENSOR: in an alltoall, some rank chooses each rank's rows */
     bool waited;            /* TENSOR: a caller waits for the tensor on every rank */
     uint64_t begin, end;
     uint64_t instead; /* REQUEST */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
-    /* LEAVE, SILENT, ABORT; a REQUEST that has failed (text: why); FAIL (without the tensor's
-     * name) */
+    /* LEAVE, SILENT, ABORT, FAIL: the reason (FAIL: without the tensor's name); REQUEST: why the
+     * sender has no data, if request.failed is set */
     hvd_error error;
     uint32_t nrows; /* length of `rows` */
-    /* TENSOR: each rank's number of rows, if ranks may have different numbers; of a join, the last
-     * rank that joined; if `whole`, the ranks that have joined. FAIL: the ranks on which the tensor
-     * fails. After decoding, `rows` is valid until the next wire_next or wire_reader_free */
+    /* TENSOR: each rank's number of rows, if ranks may have different numbers; if the tensor is a
+     * join, the last rank that joined; if `whole`, the ranks that have joined. FAIL: the ranks on
+     * which the tensor fails. A decoded `rows` is valid until the next wire_next or
+     * wire_reader_free. */
     const int64_t *rows;
 };
 
@@ -86,11 +87,11 @@ int wire_put(struct wire_writer *w, const struct wire_item *item, hvd_error *err
 void wire_reset(struct wire_writer *w); /* makes the message empty and keeps its memory */
 void wire_free(struct wire_writer *w);
 
-/* Returns whether the message has decisions of the coordinator; the receiver of such a message
- * passes it down the tree. */
+/* Returns whether the message contains decisions of the coordinator. If so, the receiver passes the
+ * message down the tree. */
 bool wire_spreads(const void *data, size_t size);
 
-/* Fails if the version byte is not this version's. */
+/* Begins to read a message. Fails if another version of hvdlite has written the message. */
 int wire_open(struct wire_reader *r, const void *data, size_t size, hvd_error *err);
 /* Decodes the next item. *more becomes false at the end of the message. */
 int wire_next(struct wire_reader *r, struct wire_item *item, bool *more, hvd_error *err);
