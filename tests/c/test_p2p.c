@@ -150,18 +150,18 @@ TEST(test_a_receive_of_another_size_fails_on_both_ranks) {
     check_mismatch((struct mismatch){
         .dtype = HVD_UINT8,
         .bytes = {30000, 20000},
-        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 20000 of uint8"});
+        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 20000 bytes of uint8"});
 }
 
 TEST(test_a_receive_of_another_dtype_fails_on_both_ranks) {
-    check_mismatch(
-        (struct mismatch){.dtype = HVD_INT32,
-                          .bytes = {4, 4},
-                          .says = "rank 0 sends 4 bytes of uint8, and rank 1 expects 4 of int32"});
+    check_mismatch((struct mismatch){
+        .dtype = HVD_INT32,
+        .bytes = {4, 4},
+        .says = "rank 0 sends 4 bytes of uint8, and rank 1 expects 4 bytes of int32"});
     check_mismatch((struct mismatch){
         .dtype = HVD_FLOAT16,
         .bytes = {30000, 30000},
-        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 30000 of float16"});
+        .says = "rank 0 sends 30000 bytes of uint8, and rank 1 expects 30000 bytes of float16"});
 }
 
 /* Rank 0 leaves before or after the other ranks post their receives. A tensor that rank 0 has sent

@@ -182,17 +182,15 @@ TEST(test_an_output_or_splits_that_do_not_fit_are_refused) {
     t.request.dims[0] = 6; /* one row is left over */
     check_is(&t, HVD_OK, "");
     t.request.dims[0] = 4;
-    check_is(&t, HVD_INVALID,
-             "splits[2] is negative, or the sum of the splits up to it is more than 4, the number "
-             "of rows");
+    check_is(&t, HVD_INVALID, "splits[2] is 1: expected 0 to 0, the rows that the splits before");
     t.request.dims[0] = 5;
     t.nsplits = 9;
     check_is(&t, HVD_INVALID, "expected 3 splits, one for each rank, got 9");
     t.nsplits = 3;
     splits[2] = -1;
-    check_is(&t, HVD_INVALID, "splits[2] is negative");
+    check_is(&t, HVD_INVALID, "splits[2] is -1: expected 0 to 1");
     splits[2] = INT64_MAX;
-    check_is(&t, HVD_INVALID, "splits[2] is negative");
+    check_is(&t, HVD_INVALID, "splits[2] is 9223372036854775807: expected 0 to 1");
     t.splits = NULL;
     check_is(&t, HVD_INVALID, "5 rows can't be divided evenly among 3 ranks");
     t.splits = splits;

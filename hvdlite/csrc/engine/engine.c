@@ -31,8 +31,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     mutex_init(&e->mutex);
     progress_open(&e->progress, engine_step, e);
     regions_init(&e->regions);
-    /* If deterministic, no rounds with messages: if a late rank closed a round, the engine could
-     * sum the tensor in another order. */
+    /* If deterministic, no fast path between hosts: timing would decide whether the fast path or
+     * the engine sums a tensor, and the engine may add in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
                    !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
@@ -89,11 +89,11 @@ void engine_remove_region(struct engine *e, struct region *region) {
     regions_remove(&e->regions, region);
 }
 
-/* Encodes last, because a refused tensor must leave the residual unchanged. If memory is short, the
- * tensor is submitted as failed, because the other ranks wait for it. */
+/* Checks and encodes a tensor. Encodes last, because a refused tensor must leave the residual
+ * unchanged. If memory is short, marks the tensor as failed, because other ranks wait for it. */
 static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err) {
     int32_t *failed = &tensor->request.failed;
-    if (*failed == HVD_NO_MEMORY) *failed = HVD_OK; /* from a plan's last submission */
+    if (*failed == HVD_NO_MEMORY) *failed = HVD_OK; /* left from the last run of a plan */
     if (!*failed && tensor->request.uneven && !tensor->splits) *failed = HVD_NO_MEMORY;
     if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
@@ -122,13 +122,13 @@ static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
     struct p2p_turn turn = {.p2p = &e->p2p};
     HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
     bool stepped = transport_rings(e->t) && progress_try(&e->progress, take_turn, &turn);
-    /* No message starts the step that reads on. */
+    /* the next step reads the rest of a sender's memory, and no message starts this step */
     if (!stepped || turn.reads) wake(e);
     return HVD_OK;
 }
 
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err) {
-    bool corked, waited = tensor->request.waited; /* read first: tensors_add may free the tensor */
+    bool corked, waited = tensor->request.waited; /* read now: the tensor may be freed when added */
     bool ends = atomic_load(&e->failed) || atomic_load(&e->leaving);
     tensor->submitted = clock_now();
     tensor->node = map_node_of(tensor->request.name, tensor);

@@ -3,8 +3,8 @@
  * submit -> negotiate (negotiate.h) -> run log -> execute (execute.c) -> complete. If nothing is
  * pending, the thread sleeps until a submission or a message wakes it, at most 10 ms to 0.5 s
  * (transport_longest_sleep). A caller that waits for a tensor may step the engine instead of this
- * thread (progress.h). Only one thread at a time uses the transport. Every rank runs the
- * coordinator's log in order.
+ * thread (progress.h). Only one thread at a time uses the transport. Every rank runs the same
+ * batches, in the order that the coordinator decides.
  *
  * If the transport fails on any rank, all pending tensors and all later submissions fail with the
  * first cause. If ranks disagree about a tensor, only that tensor fails. */
@@ -36,14 +36,14 @@ struct engine_config {
 int engine_start(struct engine **out, struct transport *t, const struct engine_config *config,
                  hvd_error *err);
 
-/* Any thread. Submits a tensor whose request request_check has accepted: checks the rest, finds the
- * tensor's region, encodes the tensor if it has a codec. The tensor and the memory that it points
- * to must live until it completes. After an error nothing is submitted and `complete` is not
- * called. */
+/* Any thread. Submits a tensor. The caller has checked tensor->request with request_check; this
+ * function checks the rest, finds the tensor's region, and encodes the tensor if it has a codec.
+ * The tensor and the memory that it points to must live until the tensor completes. After an error
+ * nothing is submitted and `complete` is not called. */
 int engine_submit(struct engine *e, struct tensor *tensor, hvd_error *err);
 
 /* Steps the engine in the calling thread until done(arg) returns true or the wait policy says to
- * sleep; then the engine's thread continues. Any thread may call it. The tensor must have been
+ * sleep; then the engine's thread continues. Any thread may call it, to wait for a tensor that was
  * submitted with `waited`. */
 void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 
@@ -52,14 +52,13 @@ void engine_drive(struct engine *e, bool (*done)(void *), void *arg);
 void engine_cork(struct engine *e, bool corked);
 
 /* Adds a region; every rank must add it. Tensors that are reduced in place in a region are not
- * copied. The region's memory must exist until the region is removed. At that time no tensor of the
- * region may be under way. Any thread. */
+ * copied. The region's memory must exist until the region is removed. Remove the region only when
+ * none of its tensors is under way. Any thread. */
 void engine_add_region(struct engine *e, struct region *region);
 void engine_remove_region(struct engine *e, struct region *region);
 
 /* Tells the other ranks that this rank submits nothing more; later submissions fail. A tensor that
- * all ranks have submitted still runs. If a tensor needs a rank that has left, the tensor fails
- * with that rank's `reason`. */
+ * all ranks have submitted still runs. A tensor that lacks this rank fails with `reason`. */
 void engine_leave(struct engine *e, const char *reason);
 
 /* Waits for at most `seconds`. Returns true if every rank has left or the engine has failed. Any

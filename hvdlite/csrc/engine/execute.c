@@ -20,7 +20,7 @@ static char *output_of(const struct batch_piece *piece) {
 
 static size_t bytes_of(const struct batch_piece *piece) { return piece->end - piece->begin; }
 
-/* Returns the tensor's own memory, for a batch of one tensor. */
+/* Returns the output of a batch of one tensor; first copies the input there if it is elsewhere. */
 static void *own_memory(const struct executor *x, const struct batch_piece *piece) {
     const struct tensor *tensor = piece->tensor;
     if (tensor->in != tensor->out && has_data(x, &tensor->request) && bytes_of(piece))
@@ -116,7 +116,7 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* Allreduces and updates tensors that are dealt to several hosts. */
+/* Runs an allreduce with an update, for weights that are dealt to several hosts. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     atomic_store(&x->algorithm, "update by hosts");
@@ -190,7 +190,8 @@ static int run_batch(struct executor *x, const struct batch *batch, hvd_error *e
     struct tensor *first = batch->pieces[0].tensor;
     HVD_TRY(settle_views(batch, err));
     if (first->request.kind == HVD_JOIN) {
-        memcpy(first->out, first->rows, sizeof *first->rows); /* the last rank that joined */
+        memcpy(first->out, first->rows,
+               sizeof *first->rows); /* result: the rank that joined last */
         return HVD_OK;
     }
     if (first->request.delegated == HVD_ASKS) return HVD_OK;
@@ -222,7 +223,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->pieces[0].tensor->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and what was fused with it" : "");
     }
-    size_t done = 0; /* counted before the batch's tensors complete */
+    size_t done = 0; /* counted first, because a caller may read the counts after a completion */
     for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
     execute_count(x, done);
     trace(x, batch, "completes");

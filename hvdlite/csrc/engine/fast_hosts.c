@@ -6,19 +6,19 @@
  * to the coordinator. Kernels and order are those of doubling.c, so the bits are the same.
  *
  * In each step a rank sends one message, SUMS or CLOSED. A rank sends CLOSED in all remaining steps
- * if it does not enter the round, or if it has received CLOSED. Each rank's messages reach every
- * rank through the steps, so in the end every rank has received a CLOSED, and no rank has the sum.
- * Ranks that had entered the round then report their tensor to the coordinator, which handles
- * stalls, joins and disagreements.
+ * if it does not enter the round, or if it has received CLOSED. The steps spread each rank's sums,
+ * or its CLOSED, to every rank. So if one rank sends CLOSED, in the end every rank has received a
+ * CLOSED, and no rank has the sum. Ranks that had entered the round then report their tensor to the
+ * coordinator, which handles stalls, joins and disagreements.
  *
  * A rank can't withdraw from a round that it has entered, because other ranks may have the sum. So
- * a rank leaves or joins only after its rounds have ended. A rank that has joined closes a round
- * when the round's first message arrives. A rank that has waited long sends ASK to the peer of its
- * step. If the peer has not entered the round, the peer closes the round. If the peer has entered,
- * the peer waits for a third rank and asks that rank.
+ * a rank leaves the job, or calls join(), only after its rounds have ended. A rank that has joined
+ * closes a round when the round's first message arrives. A rank that has waited long sends ASK to
+ * the peer of its step. If the peer has not entered the round, the peer closes the round. If the
+ * peer has entered, the peer waits for a third rank and sends ASK to this third rank.
  *
- * A rank keeps messages for the next round, or for a generation (fast_path.h) that it has not
- * opened yet, as notes. */
+ * A rank keeps a message as a note if the message belongs to the next round, or to a generation
+ * (fast_path.h) that the rank has not opened yet. */
 #include "collectives/algorithm.h"
 #include "collectives/costs.h"
 #include "engine/fast_place.h"
@@ -28,12 +28,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK = 0xb3 };        /* the first byte of a message; no other messages begin with it */
-enum { LARGEST = 64 << 10 }; /* limits the memory of places: a place keeps its message */
+enum { MARK = 0xb3 };        /* the first byte of these messages; other messages have another one */
+enum { LARGEST = 64 << 10 }; /* bytes; limits memory, because each place keeps its message */
 enum type { SUMS, CLOSED, ASK };
 
-/* Seconds before a rank asks for an overdue message. Longer: the other ranks lose more time if a
- * rank does not enter the round. Shorter: more rounds close because a rank is only late. */
+/* Seconds before a rank asks for an overdue message. Longer: the ranks of a round lose more time if
+ * one rank does not enter the round. Shorter: more rounds close because a rank is a little late. */
 static const double PATIENT = 0.25;
 
 struct head {
@@ -54,7 +54,8 @@ static struct coll_fold fold_of(const struct fast_path *x) {
     return coll_fold(x->transport->all.size);
 }
 
-/* Step 0: ranks fold. Steps 1 .. q: doubling. Step q + 1: ranks that sit out get the result. */
+/* Step 0: each rank that sits out sends its data to a neighbor. Steps 1 .. q: recursive doubling.
+ * Step q + 1: the ranks that sit out get the result. */
 static int last_step(const struct fast_path *x) {
     int steps = 1;
     for (int reached = 1; reached < fold_of(x).positions; reached *= 2) steps++;
@@ -87,7 +88,7 @@ static size_t sums_bytes(const struct fast_place *p) {
 
 static void *sums_of(const struct fast_place *p) { return p->hosts.message + sizeof(struct head); }
 
-/* Only if the engine would also choose doubling: both paths must give the same bits. */
+/* Returns true only if the engine, too, chooses doubling: both paths must give the same bits. */
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
     size_t bytes = request_bytes(r);
     return r->kind == HVD_ALLREDUCE && bytes && bytes <= LARGEST &&
@@ -157,7 +158,8 @@ static int damaged(const struct fast_path *x, int from, hvd_error *err) {
                      transport_job_rank(x->transport, from));
 }
 
-/* Adds the lower rank's sums first, so that both ranks get the same bits. */
+/* Adds received sums and this rank's sums; the lower rank's sums come first, so that both ranks get
+ * the same bits. */
 static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note, hvd_error *err) {
     const struct reduce_kernels *k = kernels_of(&p->request);
     int rank = x->transport->all.rank;
@@ -172,7 +174,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank. Returns this rank's tensor; NULL: this rank had not entered. */
+/* Ends the round on this rank. Returns this rank's tensor; NULL: it had not entered the round. */
 static struct tensor *leave_round(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
@@ -225,14 +227,14 @@ static int close_round(struct fast_path *x, struct fast_place *p, struct tensor 
     return HVD_OK;
 }
 
-/* Returns whether another rank has entered the round and so may wait for this rank. */
+/* Returns whether a message of the current round has arrived, so that its sender may wait. */
 static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
     const struct fast_note *note = x->hosts.notes;
     while (note && !is_now(p, note->head)) note = note->next;
     return note;
 }
 
-/* Handles the notes of the place. */
+/* Handles the received messages (notes) of the place. *back: see fast_hosts_receive. */
 static int handle_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
                         hvd_error *err) {
     struct fast_note *note;

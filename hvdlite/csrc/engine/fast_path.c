@@ -4,10 +4,11 @@
 #include "transport/transport.h"
 
 enum {
-    /* Chosen, not measured. Fewer misses: a few late ranks send a tensor to the coordinator for a
-     * long time. More: ranks open more rounds that no rank completes. */
-    MISSES = 8, /* after this many successive generations without a round, ... */
-    SELDOM = 16 /* ... only one of this many generations has rounds */
+    /* After MISSES successive generations without a completed round, only one of SELDOM generations
+     * has rounds. Chosen, not measured. Fewer MISSES: if ranks are late a few times, a tensor uses
+     * the coordinator for a long time. More: ranks open more rounds that no rank completes. */
+    MISSES = 8,
+    SELDOM = 16
 };
 
 void fast_path_open(struct fast_path *x, struct transport *t, struct executor *by,
@@ -42,9 +43,11 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
     struct fast_place *p = fast_place_find(x, &tensor->node);
     if (!p && !(p = fast_place_add(x, &tensor->request))) {
         x->fails = true;
-        return x->hosts.on ? error_set(err, HVD_NO_MEMORY, "no memory for a tensor") : HVD_OK;
+        return x->hosts.on ? error_set(err, HVD_NO_MEMORY, "no memory for tensor '%s'",
+                                       tensor->request.name)
+                           : HVD_OK;
     }
-    mutex_lock(&x->mutex); /* other threads compare the places' names */
+    mutex_lock(&x->mutex); /* other threads read the names of places */
     request_copy(&p->request, &tensor->request);
     mutex_unlock(&x->mutex);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;

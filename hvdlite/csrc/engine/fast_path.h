@@ -1,14 +1,14 @@
 /* The fast path runs small collectives without negotiation, if they repeat and their callers wait.
  *
- * When every rank has submitted a tensor and waits for it, the tensor's name gets a place. Each
- * later use of the name is a round of that place. There are two kinds of rounds; a group uses one
- * kind or none:
+ * When every rank has submitted a tensor and waits for it, the tensor's name gets a place, the fast
+ * path's data for this name. Each later use of the name is a round of the place. There are two
+ * kinds of rounds; a group of ranks uses one kind or none:
  *
  *   fast_window.c   all ranks share a window: the calling thread runs the round itself
  *   fast_hosts.c    each rank has its own host: the stepping thread runs rounds, with messages
  *
- * A round closes if a rank is late, has joined, leaves or has a different tensor. Then every rank
- * submits its tensor to the engine, which reports stalls, deaths and disagreements.
+ * A round closes, without a result, if a rank is late, has joined, leaves or has another tensor.
+ * Then every rank submits its tensor to the engine, which reports stalls, deaths and disagreements.
  *
  * Ranks agree on places and rounds without messages, because all ranks see the coordinator's
  * decisions in the same order. Each decision on a tensor starts a generation, whose rounds count
@@ -45,12 +45,12 @@ struct host_rounds {
     struct fast_note *notes; /* received messages of rounds that this rank has not entered */
     size_t entered;          /* number of unfinished rounds that this rank has entered */
     bool joined;             /* this rank has joined, so it enters no rounds */
-    double due;              /* time when the first round will have waited too long */
+    double due;              /* time when the first unfinished round will have waited too long */
 };
 
 struct fast_path {
     struct transport *transport;
-    struct executor *by;       /* its statistics count the rounds */
+    struct executor *by;       /* the executor whose statistics count the rounds */
     const atomic_bool *failed; /* true: the engine has failed */
     int group;                 /* number of the group in the flight recorder */
     /* guards the names; held while a tensor is added or a place is opened */
@@ -59,7 +59,7 @@ struct fast_path {
     /* Only for the stepping thread: */
     struct fast_place *places;
     uint32_t nplaces;
-    bool fails; /* memory for a place was short: open no more places */
+    bool fails; /* memory for a place was short, so no more places are opened */
     struct window_rounds shared;
     struct host_rounds hosts;
 };
@@ -79,13 +79,13 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
  * the tensor to the engine instead. */
 bool fast_window_run(struct fast_path *x, struct tensor *tensor);
 
-/* Like tensors_add, for a tensor that goes to the engine. While a thread is in a round of the same
- * name, a tensor with `queued` waits; any other tensor fails. */
+/* Like tensors_add, for a tensor that goes to the engine. While another thread is in a round of the
+ * same name, this function waits if tensor->queued is set, and fails if it is not. */
 int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tensor *tensor,
                        bool *corked, hvd_error *err);
 
-/* If a thread has waited long for a rank's sums, the rank may be stopped: returns that rank. -1:
- * none. */
+/* Returns a rank for whose sums a thread of this rank has waited long, so that the engine asks
+ * whether the rank is stopped. -1: no thread waits long. */
 int fast_window_awaits(const struct fast_path *x);
 /* Fails if a rank is silent in a round that can't end without that rank. The stepping thread calls
  * it. */
@@ -93,8 +93,8 @@ int fast_window_check(const struct fast_path *x, hvd_error *err);
 
 /* ---- rounds with messages: for the stepping thread ---- */
 
-/* Call it before the tensor is reported to the coordinator. If the call sets *entered, do not
- * report the tensor: a round completes the tensor, or fast_hosts_receive returns the tensor. */
+/* Call it before the tensor is reported to the coordinator. If it sets *entered, do not report the
+ * tensor: either a round completes the tensor, or fast_hosts_receive returns it in *back. */
 int fast_hosts_enter(struct fast_path *x, struct tensor *tensor, double now, bool *entered,
                      hvd_error *err);
 /* Call it in join(), when no round is in progress: this rank enters no rounds until `joined` is
@@ -105,8 +105,9 @@ bool fast_hosts_is_message(const struct message *m);
  * NULL: none. */
 int fast_hosts_receive(struct fast_path *x, struct message *m, double now, struct tensor **back,
                        hvd_error *err);
-/* Sends an ASK to the ranks whose messages are overdue. Call it often. */
+/* Asks the ranks whose messages are overdue. Call it often. */
 int fast_hosts_ask(struct fast_path *x, double now, hvd_error *err);
+/* Returns for how many seconds this rank may sleep: at most `longest`. */
 double fast_hosts_sleep(const struct fast_path *x, double now, double longest);
 
 #endif

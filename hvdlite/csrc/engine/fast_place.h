@@ -7,8 +7,8 @@
 
 #include "engine/fast_path.h"
 
-/* AWAY: no round until the next decision. OPEN: any thread may take the place. BUSY: a thread has
- * taken it. */
+/* AWAY: no round until the coordinator's next decision on the tensor. OPEN: any thread may take the
+ * place. BUSY: a thread has taken the place, and is in a round. */
 enum state { AWAY, OPEN, BUSY };
 
 struct window_place {
@@ -45,7 +45,7 @@ struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *l
  * ranks. */
 struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
 void fast_place_free_all(struct fast_path *x);
-/* Ends a round; returns its batch number, equal on all ranks. */
+/* Ends a round and returns the round's batch number, which is equal on all ranks. */
 static inline uint64_t fast_place_batch(struct fast_place *p) {
     return HVD_FAST_BATCHES + (p->generation << 32) + p->round++;
 }
@@ -54,12 +54,12 @@ static inline uint64_t fast_place_batch(struct fast_place *p) {
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor);
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r);
-/* Begins a generation of the place. often: true: the generation has rounds; false: recent
- * generations had no round, so this generation has none. */
+/* Begins a generation of the place. often false: the generation has no rounds, because the last
+ * generations completed none. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often);
 int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_error *err);
-/* Frees the notes of the place's past rounds; p NULL: frees all notes. */
+/* Frees the received messages (notes) of the place's past rounds; p NULL: frees all notes. */
 void fast_hosts_drop(struct fast_path *x, const struct fast_place *p);
 
 #endif

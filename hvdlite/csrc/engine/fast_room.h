@@ -1,10 +1,10 @@
 /* The memory of a place in the window.
  *
- * On each rank a place has a head, then room for two inputs. The head has a cache line for the word
- * of fast_round.h (only local rank 0's word is used), and a line for the number of the last round
- * of which this rank has written its sums. In an alltoall with splits, each rank's splits are at
- * the end of the room for its first input. Only the thread that has taken the place calls the
- * functions. */
+ * In each rank's memory a place has a head, then room for two inputs. The head has a cache line for
+ * the word of fast_round.h (only local rank 0's word is used), and a cache line for the number of
+ * the last round whose sums this rank has written. In an alltoall with splits, each rank's splits
+ * are at the end of the room for the rank's first input. Only the thread that has taken the place
+ * calls the functions. */
 #ifndef HVDLITE_ENGINE_FAST_ROOM_H
 #define HVDLITE_ENGINE_FAST_ROOM_H
 
@@ -45,11 +45,11 @@ static inline int64_t *splits_of(const struct fast_path *x, int local_rank,
     return (int64_t *)(void *)(inputs + p->shared.room - lines_of(splits_bytes(x)));
 }
 
-/* Copies the input to the window, except the part that only this rank reads. */
+/* Copies the tensor's input to the window, except the part that only this rank reads. */
 void fast_room_stage(const struct fast_path *x, const struct fast_place *p, const struct tensor *t);
 
-/* Writes the result to the tensor's output, after all ranks have arrived in the round `own`. False:
- * the engine has failed, so another rank's sums may never arrive. */
+/* Writes the result to the tensor's output. Call it when all ranks have arrived in the round `own`.
+ * Returns false if the engine has failed, so that another rank's sums may never arrive. */
 bool fast_room_reduce(struct fast_path *x, const struct fast_place *p, const struct tensor *t,
                       uint64_t own);
 

@@ -1,10 +1,11 @@
 /* The fast path in a window that all ranks share.
  *
- * A place has one word for all ranks and, on each rank, room for two inputs. In a round each rank
- * copies its input to its room, then counts itself in the word. When the word has counted all
- * ranks, all inputs are in the window and no rank can withdraw: each rank reads the inputs that it
- * needs for its result. A rank closes the round if it has waited too long for the other ranks, or
- * if it submits the tensor to the engine. No rank can be counted in a closed round. */
+ * A place, the fast path's data for a tensor name, has one word for all ranks and, in each rank's
+ * memory, room for two inputs. In a round each rank copies its input to its room, then counts
+ * itself in the word. When the word has counted all ranks, all inputs are in the window and no rank
+ * can withdraw: each rank reads the inputs that it needs for its result. A rank closes the round if
+ * the rank has waited too long for the other ranks, or if it submits the tensor to the engine. No
+ * rank can be counted in a closed round. */
 #include "base/os.h"
 #include "engine/fast_room.h"
 #include "engine/fast_round.h"
@@ -30,7 +31,7 @@ static bool have_equal_rows(const struct fast_path *x, const struct tensor *tens
 }
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
-    /* from this size on, the engine's direct allreduce copies less */
+    /* for larger tensors in a region, the engine's allreduce in place is better: it copies less */
     enum { OWN_MEMORY = 16 << 10 };
     size_t bytes = request_bytes(&tensor->request), read = bytes;
     if (!x->shared.window) return false;
@@ -41,7 +42,8 @@ bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor) {
            have_equal_rows(x, tensor) && !(tensor->direct && bytes > OWN_MEMORY);
 }
 
-/* Reserves room for `bytes` and the splits. Called in the same order on all ranks. */
+/* Reserves room for inputs of `bytes`, and for the splits of an alltoall. All ranks make the same
+ * calls in the same order, so the offset in the window is the same on all ranks. */
 static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     size_t room = lines_of(bytes) + (p->shared.uneven ? lines_of(splits_bytes(x)) : 0);
     size_t all = HEAD + 2 * room;
@@ -52,7 +54,7 @@ static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     x->shared.used += fits ? all : 0;
 }
 
-/* Publishes this rank's splits. No rank reads the old splits any more, because all ranks have
+/* Publishes this rank's splits. No rank reads the old splits any more, because all ranks have then
  * submitted this tensor to the engine. */
 static bool publish_splits(const struct fast_path *x, struct fast_place *p,
                            const struct tensor *tensor) {
@@ -62,8 +64,8 @@ static bool publish_splits(const struct fast_path *x, struct fast_place *p,
     return true;
 }
 
-/* Closes the first round if this rank has already submitted another tensor of this name to the
- * engine, or if this rank can't take part in an alltoall with splits. */
+/* Opens the first round of a generation. If this rank has already submitted another tensor of this
+ * name to the engine, or can't take part in an alltoall with splits, closes the round instead. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often) {
     p->shared.uneven = tensor->uneven;
@@ -138,8 +140,8 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
     return true;
 }
 
-/* Closes the round unless a thread is in it. All ranks then use the engine until the next decision.
- * Returns the previous state. */
+/* Closes the round, unless a thread of this rank is in the round. After a close all ranks use the
+ * engine until the coordinator's next decision on the tensor. Returns the previous state. */
 static int close_place(struct fast_path *x, struct fast_place *p) {
     int state = OPEN;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))

@@ -33,8 +33,8 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
 }
 
 /* Returns true if this rank must send the whole request although the request is cached: OFTEN times
- * a caller waited for the tensor on this rank, but not on every other rank. A new agreement shows
- * whether callers wait on all ranks now. */
+ * a caller waited for the tensor on this rank, but not on every other rank. The whole request makes
+ * the coordinator find out again whether callers wait on all ranks. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 }; /* chosen, not measured */
     bool asks = known->waited_alone >= OFTEN;
@@ -71,7 +71,7 @@ static int submit_tensor(struct negotiation *n, struct tensor *tensor, hvd_error
 
 int follow_report(struct negotiation *n, hvd_error *err) {
     for (struct tensor *tensor = tensors_take(n->tensors), *newer; tensor; tensor = newer) {
-        newer = tensor->newer; /* read first: the tensor may complete and be freed meanwhile */
+        newer = tensor->newer; /* read first, because submit_tensor may complete the tensor */
         HVD_TRY(submit_tensor(n, tensor, err));
     }
     struct tensor *joins = n->joins;
@@ -89,8 +89,8 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err) {
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err) {
     if (n->left) return HVD_OK;
     HVD_TRY(follow_report(n, err));
-    /* An unfinished round may end without a result. Then this rank must report the tensor before it
-     * leaves. */
+    /* An unfinished fast-path round may end without a result. Then this rank must report the
+     * round's tensor to the coordinator, and only then leave. */
     if (n->fast->hosts.entered) return HVD_OK;
     n->left = true;
     struct wire_item item = {.type = WIRE_LEAVE};
@@ -105,8 +105,7 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
     return error_set(err, HVD_TRANSPORT, "%s", item->error.text);
 }
 
-/* Finds the item's tensor. stage: TENSOR_SAID, reported to the coordinator; TENSOR_AGREED, some of
- * its pieces are in batches already. */
+/* Finds the item's tensor, which must be at this stage. */
 static int find_tensor(struct negotiation *n, const struct wire_item *item, enum tensor_stage stage,
                        struct tensor **out, hvd_error *err) {
     *out = *item->request.name ? tensors_find(n->tensors, item->request.name)
@@ -138,7 +137,7 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
     return HVD_OK;
 }
 
-/* Fills in the values that the ranks have agreed on. */
+/* Stores in the tensor what the ranks have agreed on. */
 static int set_agreed(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                       hvd_error *err) {
     struct request *r = &tensor->request;
@@ -155,7 +154,7 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct)
-        /* the coordinator does the same: fusion_fits compares regions and must decide equally */
+        /* as on the coordinator, so that fusion_fits, which compares regions, returns the same */
         r->region = 0;
     return HVD_OK;
 }

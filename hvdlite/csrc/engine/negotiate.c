@@ -42,7 +42,7 @@ void negotiate_close(struct negotiation *n) {
  * and where a tensor is cut. So batches and pieces are limited to sizes at which neither changes
  * the order. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all) {
-    /* fixed, because the piece that ahead.c measures depends on timing; chosen, not measured */
+    /* fixed, because the length that ahead.c computes depends on timing; chosen, not measured */
     enum { PIECE = 4 << 20 };
     size_t alike = coll_alike(all);
     if (alike == SIZE_MAX) return;
@@ -163,7 +163,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err) {
     n->now = clock_now();
     HVD_TRY(follow_report(n, err));
     HVD_TRY(p2p_step(n->p2p, progress, err));
-    n->now = clock_now(); /* not earlier than any submission so far */
+    n->now = clock_now(); /* read again, so that no submission so far is later than n->now */
     HVD_TRY(take_messages(n, progress, err));
     HVD_TRY(fast_hosts_ask(n->fast, n->now, err));
     HVD_TRY(aggregate_late(&n->aggregate, n->now, &n->out, err));

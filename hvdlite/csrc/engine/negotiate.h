@@ -29,11 +29,11 @@ struct negotiation {
     struct flight *flight; /* NULL: no recorder */
     int group;             /* number of the group in the flight recorder */
     bool left;             /* this rank has sent LEAVE */
-    struct tensor *joins;  /* a join that waits for the end of this rank's rounds; NULL: none */
+    struct tensor *joins;  /* a join that waits for the end of fast-path rounds; NULL: none */
     struct tree tree;
     struct aggregate aggregate;
     struct watch watch;
-    double reported; /* time of submission of the last send or receive that was reported as late */
+    double reported; /* when the send or receive that was last reported as late was submitted */
     double stall;    /* seconds after which an unmatched send or receive fails; 0: never */
     const struct log *log;
     hvd_error lost; /* the error about a silent rank; code 0: none */
@@ -43,8 +43,8 @@ struct negotiation {
     bool bye; /* every rank has left */
 };
 
-/* On rank 0 also opens a coordinator with this configuration. negotiate_close accepts a zeroed
- * struct. */
+/* Opens the negotiation; on rank 0 also opens a coordinator with this configuration.
+ * negotiate_close accepts a zeroed struct. */
 int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *tensors,
                    const struct coordinator_config *config, const struct log *log, hvd_error *err);
 void negotiate_close(struct negotiation *n);
@@ -64,14 +64,16 @@ void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 /* Adds the newly submitted tensors to the message to the coordinator. */
 int follow_report(struct negotiation *n, hvd_error *err);
 
-/* Handles a message of a fast-path round. If the round gives a tensor back, reports that tensor. */
+/* Handles a message of a fast-path round. If the round ends without a result, reports this rank's
+ * tensor to the coordinator. */
 int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
 
-/* Reports, after all submitted tensors, that this rank submits nothing more. Call it until n->left
- * is true; it sends one report. */
+/* Reports, after all submitted tensors, that this rank submits nothing more. Waits for fast-path
+ * rounds, so call it until n->left is true. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
-/* Follows one item from the coordinator: part of a batch, an error, or a question. */
+/* Handles an item of a message that a rank other than the coordinator has received; on the
+ * coordinator, an item of its own decisions. */
 int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
 /* Handles another rank's ABORT: keeps its text and fails with that text. */
@@ -82,8 +84,8 @@ int follow_abort(struct negotiation *n, const struct wire_item *item, hvd_error 
  * The coordinator waits for all ranks. Any other rank waits for the coordinator, for the ranks
  * between itself and the coordinator in the tree, and for the peers of its sends and receives. */
 
-/* Reads two limits from the options: the seconds until a silent rank is reported, and until it
- * makes the job fail; 0: never. */
+/* Reads two limits from the options: the seconds until a silent rank is reported, and the seconds
+ * until a silent rank makes the job fail; 0: never. */
 void silence_limits(struct negotiation *n, const struct options *options);
 
 /* Reports stalls and silent ranks. Fails with HVD_RANK_DEAD if a rank has been silent for longer
@@ -93,10 +95,11 @@ int silence_look(struct negotiation *n, hvd_error *err);
 /* Answers another rank's ASK. */
 int silence_answer(struct negotiation *n, int from, hvd_error *err);
 
-/* Handles the coordinator's report of a silent rank: logs it if this rank waits for a tensor. */
+/* Logs a report of a silent rank, if this rank is the coordinator or waits for a tensor. */
 void silence_report(struct negotiation *n, int rank, const char *text);
 
-/* Adds the silent ranks to the error of a failed transfer: to its text and to its blamed ranks. */
+/* If a rank is silent, names the lowest silent rank in the error of a failed transfer, and blames
+ * only this rank. */
 void silence_blame(const struct negotiation *n, hvd_error *why);
 
 #endif

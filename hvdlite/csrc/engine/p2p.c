@@ -119,7 +119,7 @@ static int feed_bounce(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     return tensor->agreed < bytes ? HVD_OK : finish_listed(p, &p->sends, tensor);
 }
 
-/* Handles a freed slot: the sends that use the bounce buffer continue, in order. */
+/* Handles a P2P_FREE: the sends that use the bounce buffer go on, the oldest first. */
 static int free_slot(struct p2p *p, int from, uint32_t code, hvd_error *err) {
     struct bounce *bounce = &p->peers[from].to;
     bounce->busy &= ~(1u << (code - 1));
@@ -142,8 +142,8 @@ static int send_pieces(struct p2p *p, struct tensor *tensor, uint64_t upto, hvd_
     return upto < bytes ? HVD_OK : finish_listed(p, &p->sends, tensor);
 }
 
-/* Answers a receiver that has read the tensor's memory: the send was still under way, so the data
- * is valid. */
+/* Answers a receiver that has read the tensor's memory: the send is still under way, so the data is
+ * valid. */
 static int confirm_read(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     struct p2p_head head = {.type = P2P_DONE, .number = tensor->id};
     HVD_TRY(p2p_post(p, tensor->request.root, head, "", NULL, 0, err));
@@ -167,7 +167,7 @@ static int know_peers(struct p2p *p, hvd_error *err) {
     if (p->peers) return HVD_OK;
     p->peers = calloc((size_t)p->t->at.size, sizeof *p->peers);
     p->cookie = loan_cookie();
-    return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for the peers");
+    return p->peers ? HVD_OK : error_set(err, HVD_NO_MEMORY, "no memory for sends and receives");
 }
 
 static struct tensor_list take_fresh(struct p2p *p) {
@@ -188,7 +188,7 @@ int p2p_step(void *p2p, bool *progress, hvd_error *err) {
         t->flight = flight_add(p->flight, &t->request, t->submitted, p->group, 0);
         code = t->request.kind == HVD_SEND ? send_offer(p, t, err) : p2p_receive(p, t, err);
     }
-    /* after a failure: p2p_close will fail these tensors with `sends` */
+    /* after a failure, p2p_close fails these tensors together with all of `sends` */
     if (fresh.oldest) tensor_list_add(&p->sends, fresh.oldest, fresh.newest);
     return code ? code : p2p_read(p, progress, err);
 }
@@ -219,7 +219,7 @@ static int take_for_tensor(struct p2p *p, const struct message *m, const struct 
     struct tensor *t =
         find_tensor(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
     if (!t && p->withdrew && !is_piece && !is_done)
-        return HVD_OK; /* sent before the withdrawal came */
+        return HVD_OK; /* about a withdrawn send; the peer did not know of the withdrawal yet */
     if (!t || is_done != !!t->near) return set_damaged(m, err);
     if (is_piece && size > request_bytes(&t->request) - t->agreed) return set_damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);
@@ -282,7 +282,7 @@ const struct tensor *p2p_oldest(const struct p2p *p) {
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err) {
     bool ignored;
     if (p->left) return HVD_OK;
-    HVD_TRY(p2p_step(p, &ignored, err)); /* first handles all tensors submitted before */
+    HVD_TRY(p2p_step(p, &ignored, err)); /* first handles all tensors submitted so far */
     p->left = true;
     snprintf(p->reason, sizeof p->reason, "%s", reason);
     for (int r = 0; p->peers && r < p->t->at.size; r++)

@@ -1,21 +1,23 @@
 /* Point-to-point: tensors that one rank sends to another, without the coordinator.
  *
  * A send matches the receiving rank's oldest receive of the same name, provided that the receive
- * names the sender or any rank. The sender offers its tensor; if the tensor is short, the offer has
- * data. When a receive matches, the receiver asks for the rest in steps, a little ahead of the data
- * that has arrived. So no rank stores long data that it may never want, and long data does not
- * delay negotiation messages. A send ends when a receive has matched it and all its data has been
- * sent. A rank that has left refuses offers and tells the ranks that wait for it. A send or receive
- * that nothing matches within the limit for stalls fails. Its late counterpart then fails, too,
- * because otherwise it would match the next receive or send. If a rank skips a send, its next send
- * of this name counts as the late one. One exception: short data is in the offer, so a receive may
- * complete before it learns that the send has failed.
+ * names the sender or any rank. The sender sends an offer, with the data if the tensor is short.
+ * When a receive matches the offer, the receiver asks for long data in steps, a little ahead of the
+ * data that has arrived. So no rank stores long data that it may never want, and long data does not
+ * delay negotiation messages. A send ends when a receive has matched the send and all data has been
+ * sent. A rank that has left refuses offers, and has told the ranks that may wait for its sends.
+ *
+ * A send or receive fails if nothing matches it within the limit for stalls. If its counterpart
+ * comes later, the counterpart fails, too; otherwise the counterpart would match the next receive
+ * or send. If a rank has skipped a send, its next send of this name is taken for the counterpart.
+ * One exception: a receive of short data, which is in the offer, may complete before the receiver
+ * learns that the send has failed.
  *
  * On one host data of P2P_LOAN bytes or more is copied once: the offer lends the sender's memory
- * (shm/near.h), and the receiver reads it in steps. Then the receiver asks the sender whether the
- * send is still under way. Only the sender's answer ends the receive, because a send that has
- * failed meanwhile no longer owns its memory. Shorter data, and memory that can't be read, goes
- * through shared memory, a bounce buffer (shm/near.h). */
+ * (shm/near.h), and the receiver reads this memory in steps. Then the receiver asks the sender
+ * whether the send is still under way. Only the sender's answer ends the receive, because a send
+ * that has failed meanwhile no longer owns its memory. Shorter data, and data in memory that can't
+ * be read, goes through a bounce buffer in shared memory (shm/near.h). */
 #ifndef HVDLITE_ENGINE_P2P_H
 #define HVDLITE_ENGINE_P2P_H
 
@@ -24,8 +26,8 @@
 #include "shm/flight.h"
 #include "transport/transport.h"
 
-/* Minimum bytes that are read from the sender's memory. With 256 KiB, a ring of 4 ranks on 2 cores
- * took between 0.9 and 1.3 times as long as through the bounce buffer. */
+/* Minimum bytes of a tensor that the receiver reads in the sender's memory. With 256 KiB, a ring of
+ * 4 ranks on 2 cores took between 0.9 and 1.3 times as long as through the bounce buffer. */
 enum { P2P_LOAN = 512 << 10 };
 enum { P2P_ANY = -1 }; /* root of a receive that accepts any rank's tensor */
 
@@ -45,14 +47,14 @@ struct p2p {
     struct tensor_list sends, receives, reading, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;
-    /* Messages that have waited too long and failed. Each expired receive refuses the next offer
-     * that fits it, and each withdrawn send fails the next receive that fits it. Otherwise these
-     * would match a later receive or send. */
+    /* Receives of this rank, and sends to this rank, that have waited too long and failed. Each
+     * expired receive refuses the next offer that fits it, because this offer must not match a
+     * later receive. Each withdrawn send fails the next receive that fits it. */
     struct p2p_failed *expired, *withdrawn;
     bool withdrew; /* true: a send of this rank has waited too long, so its offer is withdrawn */
     struct p2p_peer *peers; /* by rank; NULL until the first use */
     uint64_t number;        /* number of this rank's last send */
-    uint64_t cookie;        /* the cookie of this rank's loans */
+    uint64_t cookie;        /* the cookie of this rank's loans (shm/near.h) */
     bool left;
     char reason[256];
 };
@@ -64,11 +66,11 @@ void p2p_free(struct p2p *p); /* call it after p2p_close */
 bool p2p_is(const struct request *r);
 
 /* ---- any thread ---- */
-/* Checks a tensor's request. at: this rank. */
+/* Checks the request of a send or receive. at: this rank, and the number of ranks. */
 int p2p_check(const struct request *r, const hvd_topology *at, hvd_error *err);
-/* Submits a tensor whose node by name is set; see engine_submit. */
+/* Submits a send or receive; see engine_submit. */
 int p2p_submit(struct p2p *p, struct tensor *tensor, hvd_error *err);
-/* makes later submissions fail with the `why` of the first call */
+/* Makes later submissions fail with `why`; if called again, with the first `why`. */
 void p2p_refuse(struct p2p *p, const hvd_error *why);
 
 /* ---- the stepping thread ---- */
@@ -80,7 +82,7 @@ bool p2p_is_message(const struct message *m);
 int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 /* Returns whether a send or a receive waits for `rank`. */
 bool p2p_awaits(const struct p2p *p, int rank);
-/* the oldest tensor that waits; NULL: none */
+/* Returns the send or receive that waits longest; NULL: none waits. */
 const struct tensor *p2p_oldest(const struct p2p *p);
 /* Fails each send and receive that has waited unmatched for more than `limit` seconds, unless it
  * waits for a silent rank. `silent`: by rank. */

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- failures that wait for their counterparts ---- */
+/* ---- failed sends and receives whose counterparts must fail, too ---- */
 
-/* One entry for each name and rank, so a program that repeats its names keeps few entries. */
+/* Adds an entry, or counts in the entry of the same name and rank: a program that repeats its names
+ * has few entries. */
 static int add_failed(struct p2p_failed **list, int peer, const char *name, hvd_error *err) {
     size_t bytes = strlen(name) + 1;
     for (struct p2p_failed *f = *list; f; f = f->next) {
@@ -59,7 +60,8 @@ static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hv
     if (other != P2P_ANY) transport_blame(p->t, other, why);
 }
 
-/* A receive from any rank has no offer of its own, so a later one may match. */
+/* Fails a send or receive. A later offer that fits a failed receive will be refused, but not if the
+ * receive was from any rank, because then the offer may be meant for another receive. */
 static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err) {
     bool sends = t->request.kind == HVD_SEND;
     int peer = t->request.root;
@@ -74,8 +76,7 @@ static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err
     return HVD_OK;
 }
 
-/* Returns whether a receive from any rank that is older than `t` takes the next offer of this name.
- */
+/* Returns whether an older receive, from any rank, takes the next offer with the name of `t`. */
 static bool is_queued(const struct p2p *p, const struct tensor *t) {
     if (t->request.kind == HVD_SEND) return false;
     for (const struct tensor *o = p->receives.oldest; o != t; o = o->newer)
@@ -97,7 +98,7 @@ int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_
     return HVD_OK;
 }
 
-/* ---- their counterparts ---- */
+/* ---- the counterparts of failed sends and receives ---- */
 
 bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err) {
     hvd_error late;
@@ -121,7 +122,7 @@ void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
     p2p_finish(p, tensor, &why);
 }
 
-/* The data of the offer is not needed any more, only its name. */
+/* Frees a withdrawn offer, but keeps its name, for the receive that must fail. */
 static int forget_offer(struct p2p *p, int from, uint64_t number, hvd_error *err) {
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
         if (o->from != from || o->head.number != number) continue;

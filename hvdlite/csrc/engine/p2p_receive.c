@@ -1,4 +1,4 @@
-/* The receiver's side of point-to-point: a receive meets an offer, then gets the data. */
+/* The receiver's side of point-to-point: a receive matches an offer, then gets the data. */
 #include "base/os.h"
 #include "engine/p2p_state.h"
 #include "shm/window.h"
@@ -28,19 +28,20 @@ int p2p_refuse_as_left(struct p2p *p, const struct p2p_offer *o, hvd_error *err)
 static int fail_mismatch(struct p2p *p, struct tensor *tensor, const struct p2p_offer *o,
                          hvd_error *err) {
     hvd_error why;
-    error_set(&why, HVD_MISMATCH,
-              "tensor '%s': rank %d sends %" PRIu64
-              " bytes of %s, and rank %d expects %zu of %s: give both the same shape and dtype",
-              o->name, transport_job_rank(p->t, o->from), o->head.bytes,
-              dtype_name((int)o->head.code), transport_job_rank(p->t, p->t->at.rank),
-              request_bytes(&tensor->request), dtype_name(tensor->request.dtype));
+    error_set(
+        &why, HVD_MISMATCH,
+        "tensor '%s': rank %d sends %" PRIu64
+        " bytes of %s, and rank %d expects %zu bytes of %s: give both the same shape and dtype",
+        o->name, transport_job_rank(p->t, o->from), o->head.bytes, dtype_name((int)o->head.code),
+        transport_job_rank(p->t, p->t->at.rank), request_bytes(&tensor->request),
+        dtype_name(tensor->request.dtype));
     transport_blame(p->t, o->from, &why);
     int code = p2p_refuse_offer(p, o->from, o->head.number, &why, err);
     p2p_finish(p, tensor, &why);
     return code;
 }
 
-/* near: NULL if the sender is on another host */
+/* Asks the sender for the first data. near: NULL if the sender is on another host. */
 static int want_first(struct p2p *p, struct tensor *tensor, const struct p2p_near *near,
                       hvd_error *err) {
     size_t bytes = request_bytes(&tensor->request);
@@ -86,7 +87,7 @@ int p2p_read(struct p2p *p, bool *progress, hvd_error *err) {
         tensor_list_add(&p->arriving, t, t);
         return p2p_post(p, t->request.root, head, "", NULL, 0, err);
     }
-    /* If the sender is dead, nothing will arrive, and the job fails. */
+    /* asks the sender for the data; if the sender is dead, no data arrives, and the job fails */
     *unreadable |= end == LOAN_FORBIDDEN;
     free(t->near);
     t->near = NULL;
@@ -106,7 +107,7 @@ static int accept_offer(struct p2p *p, struct tensor *tensor, const struct p2p_o
     if (bytes > P2P_SHORT && (!o->size || o->size == sizeof *tensor->near))
         return start_long(p, tensor, o, err);
     if (o->size != bytes) {
-        tensor_list_add(&p->arriving, tensor, tensor); /* will fail with the job */
+        tensor_list_add(&p->arriving, tensor, tensor); /* the error ends the job and this receive */
         return error_set(err, HVD_INTERNAL, "the message that offers '%s' is damaged", o->name);
     }
     if (bytes) memcpy(tensor->out, o->text + o->head.name + 1, bytes);
@@ -129,7 +130,7 @@ static int send_hello(struct p2p *p, int from, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Fails the receive and returns true, if a send from this rank that fits it was withdrawn. */
+/* If rank `from` has withdrawn a send that fits the receive, fails the receive and returns true. */
 static bool fails_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
     from = p2p_take_failed(&p->withdrawn, from, tensor->request.name);
     if (from != P2P_NOBODY) p2p_fail_withdrawn(p, tensor, from);
@@ -140,7 +141,7 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     int from = tensor->request.root;
     for (struct p2p_offer **at = &p->offers, *o; (o = *at); at = &o->next) {
         if (!p2p_is_match(from, tensor->request.name, o)) continue;
-        /* the withdrawn send came before the offer */
+        /* the withdrawn send is older than the offer, so it matches first */
         if (fails_withdrawn(p, tensor, o->from)) return HVD_OK;
         *at = o->next;
         int code = accept_offer(p, tensor, o, err);
@@ -149,7 +150,7 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     }
     if (fails_withdrawn(p, tensor, from)) return HVD_OK;
     if (from == P2P_ANY ? all_left(p) : p->peers[from].left) {
-        /* for a receive from any rank, blames one of the ranks that have left */
+        /* a receive from any rank blames rank 0 or 1, because all other ranks have left */
         fail_left(p, tensor, from == P2P_ANY ? p->t->at.rank == 0 : from);
         return HVD_OK;
     }

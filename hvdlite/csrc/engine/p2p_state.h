@@ -1,6 +1,6 @@
 /* What the files p2p*.c share: the messages between two ranks, and what a rank knows of its peers.
  *
- * Only the stepping thread uses it. */
+ * Only the stepping thread calls these functions. */
 #ifndef HVDLITE_ENGINE_P2P_STATE_H
 #define HVDLITE_ENGINE_P2P_STATE_H
 
@@ -8,22 +8,22 @@
 #include "shm/near.h"
 
 enum {
-    /* All these numbers are chosen, not measured.
+    /* All numbers of this enum are chosen, not measured.
      *
-     * Maximum bytes that are sent with the offer. More: an offer that no receive matches keeps more
-     * memory of the receiver. Fewer: more sends wait for a P2P_WANT. */
+     * Maximum bytes of data in an offer. More: an offer that no receive matches uses more memory of
+     * the receiver. Fewer: more sends wait for a P2P_WANT. */
     P2P_SHORT = 8 << 10,
-    P2P_PART = 32 << 10, /* bytes of a message, which p2p_post copies on the stack */
-    /* bytes that one P2P_WANT asks for; at least P2P_PART, so a part ends at most one step */
+    P2P_PART = 32 << 10, /* maximum bytes of data in a message; p2p_post copies them on the stack */
+    /* bytes that a P2P_WANT adds; at least P2P_PART, so that a message ends at most one step */
     P2P_STEP = 2 * P2P_PART,
-    /* Maximum bytes asked for and not arrived. More: decisions wait behind more data. Fewer: the
-     * link is idle while a P2P_WANT travels. */
+    /* Maximum bytes that a receiver has asked for and not received. More: decisions of the
+     * coordinator wait behind more data. Fewer: the link is idle while a P2P_WANT travels. */
     P2P_AHEAD = 4 * P2P_STEP,
-    /* maximum bytes that one step reads; the engine does nothing else meanwhile */
+    /* maximum bytes that one step of the engine reads; the engine does nothing else meanwhile */
     P2P_READ_STEP = 1 << 20
 };
 
-/* The first byte of a message. Messages of wire.h begin with another byte. */
+/* The first byte of a message between two ranks. Messages of wire.h begin with another byte. */
 enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
@@ -37,42 +37,40 @@ enum p2p_type {
     /* the next data of a send. code: 1 + the slot of the bounce buffer with the data; 0: the data
      * follows in the message */
     P2P_PIECE,
-    P2P_READ,     /* The receiver has read the send's data: asks whether the send is under way. */
-    P2P_DONE,     /* the answer: during the read the send was under way; it has ended now */
-    P2P_FREE,     /* code: 1 + a slot that is free again */
+    P2P_READ,     /* the receiver has read the send's data: asks whether the send is under way */
+    P2P_DONE,     /* the answer to P2P_READ: the send was under way, so the data is valid */
+    P2P_FREE,     /* code: 1 + a slot of the bounce buffer that is free again */
     P2P_REFUSE,   /* the send fails with this code and text */
-    P2P_WITHDRAW, /* the send has failed, because it had waited too long: so must its receive */
-    P2P_LEFT      /* the sender of this message has left; `text` says why */
+    P2P_WITHDRAW, /* the send has waited too long and failed; so its receive must fail, too */
+    P2P_LEFT      /* the sender of this message has left; the text says why */
 };
 
 struct p2p_head {
     uint8_t mark, type;
-    uint16_t name; /* bytes of the name or text that follows the head; data follows the name */
-    uint32_t code;
-    /* number, for the types from P2P_OFFER to P2P_DONE: the sender's number of the send */
-    uint64_t number, bytes;
+    uint16_t name;   /* bytes of the name or text that follows the head; data follows the name */
+    uint32_t code;   /* see p2p_type */
+    uint64_t number; /* of messages about a send: the sender's number of the send */
+    uint64_t bytes;  /* see p2p_type */
 };
 
 /* Where a sender on the receiver's host keeps long data. */
 struct p2p_near {
-    char bounce[SHMEM_ADDRESS]; /* address of the bounce buffer; "": there is none */
+    char bounce[SHMEM_ADDRESS]; /* address of the bounce buffer; "": there is no buffer */
     struct loan loan;           /* lends the tensor's memory */
 };
 
 enum { P2P_NOBODY = -2 }; /* no rank, and not P2P_ANY */
 
-/* Sends or receives of one name that have waited too long and failed. */
+/* Sends or receives of one name and one other rank that have waited too long and failed. */
 struct p2p_failed {
     struct p2p_failed *next;
-    int peer; /* the other rank */
-    uint64_t count;
+    int peer;       /* the other rank */
+    uint64_t count; /* number of these sends or receives */
     char name[];
 };
 
 struct p2p_peer {
-    /* true: this rank and the peer have exchanged a message, so this rank must tell the peer before
-     * this rank leaves */
-    bool talked;
+    bool talked; /* true: a message was sent or received, so this rank sends P2P_LEFT at its end */
     bool left;
     bool unreadable; /* the peer's memory can't be read */
     struct bounce to, from;
@@ -93,7 +91,7 @@ int p2p_post(struct p2p *p, int to, struct p2p_head head, const char *name, cons
              size_t size, hvd_error *err);
 int p2p_want(struct p2p *p, int from, uint64_t number, uint64_t bytes, bool by_bounce,
              hvd_error *err);
-/* root: of the receive, or P2P_ANY. */
+/* Returns whether the offer matches a receive of `name` from `root`, which may be P2P_ANY. */
 bool p2p_is_match(int root, const char *name, const struct p2p_offer *o);
 int p2p_refuse_offer(struct p2p *p, int from, uint64_t number, const hvd_error *why,
                      hvd_error *err);
@@ -101,19 +99,20 @@ int p2p_refuse_offer(struct p2p *p, int from, uint64_t number, const hvd_error *
 void p2p_finish(struct p2p *p, struct tensor *tensor, const hvd_error *error);
 
 /* ---- p2p_expire.c ---- */
-/* Removes one failure of this name. Returns the other rank; P2P_NOBODY: there is no such failure.
- * peer: P2P_ANY is allowed. */
+/* Removes a failed send or receive with this name and peer (P2P_ANY: with any peer) from the list.
+ * Returns its peer; P2P_NOBODY: the list has none. */
 int p2p_take_failed(struct p2p_failed **list, int peer, const char *name);
 void p2p_free_failed(struct p2p_failed *list);
-/* Refuses the offer and returns true if it fits a receive that has waited too long. */
+/* If the offer fits a receive that has failed because it waited too long, refuses the offer and
+ * returns true. */
 bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err);
 int p2p_take_withdrawal(struct p2p *p, int from, uint64_t number, hvd_error *err);
-/* Fails a receive that is in no list, because its sender has withdrawn the offer. */
+/* Fails a receive because its sender has withdrawn the offer. The receive must be in no list. */
 void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from);
 
 /* ---- p2p_receive.c ---- */
 int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err);
-/* Reads the next step of the oldest receive that reads. */
+/* Reads the next P2P_READ_STEP bytes for the oldest receive that reads a sender's memory. */
 int p2p_read(struct p2p *p, bool *progress, hvd_error *err);
 int p2p_take_offer(struct p2p *p, int from, const struct p2p_head *head, const char *rest,
                    size_t size, hvd_error *err);

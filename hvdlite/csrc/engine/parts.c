@@ -17,7 +17,9 @@ static int allgather_parts(struct coll_args *args, struct tensor *tensor, const 
                            size_t *part_end, hvd_error *err) {
     size_t row_bytes = request_row_bytes(&tensor->request);
     if (tensor->rows[comm->rank] != request_rows(&tensor->request))
-        return error_set(err, HVD_INTERNAL, "this rank's number of rows is not the agreed one");
+        return error_set(err, HVD_INTERNAL,
+                         "this rank has %" PRId64 " rows, but the ranks agreed on %" PRId64,
+                         request_rows(&tensor->request), tensor->rows[comm->rank]);
     HVD_TRY(tensor_fit_output(tensor, tensor->rows, 1, (size_t)comm->size, err));
     for (int i = 0; i < comm->size; i++)
         part_end[i] = args->bytes = add_part(args, args->bytes, tensor->rows[i], row_bytes);
@@ -65,8 +67,8 @@ static int check_splits(const struct comm *comm, const int64_t *splits, const in
     return HVD_OK;
 }
 
-/* Returns at [from * n + to] how many rows rank `from` sends to rank `to`. Ranks exchange splits
- * only if a rank has chosen its own; otherwise the splits follow from the numbers of rows. */
+/* Sets (*out)[from * n + to] to the number of rows that rank `from` sends to rank `to`. The ranks
+ * exchange splits only if a rank has chosen its own; otherwise each rank splits its rows evenly. */
 static int find_splits(struct executor *x, const struct tensor *tensor, size_t *part_end,
                        int64_t **out, hvd_error *err) {
     size_t n = (size_t)x->comm->size;

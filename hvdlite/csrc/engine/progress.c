@@ -16,16 +16,15 @@ void progress_close(struct progress *p) {
 
 int progress_take(struct progress *p, bool *progress, hvd_error *err) {
     mutex_lock(&p->stepping);
-    /* a new thread inherits the floating-point mode of the thread that starts it */
-    floats_exact();
+    floats_exact(); /* a thread inherits the floating-point mode of the thread that starts it */
     if (!p->failure.code) return p->step(p->engine, progress, err);
     *err = p->failure;
     return err->code;
 }
 
 bool progress_was_driven(struct progress *p) {
-    /* Shorter: a message wakes the engine's thread although a caller steps next; these two
-     * hand-overs cost 8 us. Longer: messages of other ranks wait more often, for up to LOOK. */
+    /* Seconds. Shorter: a message wakes the engine's thread although a caller steps next, and two
+     * hand-overs between threads cost 8 us. Longer: messages wait more often, for up to 1 ms. */
     static const double RECENT = 3e-3;
     mutex_lock(&p->stepping);
     bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
@@ -41,8 +40,8 @@ unsigned progress_wakes(struct progress *p) {
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
-    /* Seconds between checks, because messages do not wake a parked thread. A message waits at most
-     * this long; the price is 1,000 checks per second. */
+    /* Maximum seconds that a message waits, because messages do not wake a parked thread. Shorter:
+     * the thread looks for messages more often than 1,000 times per second. */
     static const double LOOK = 1e-3;
     mutex_lock(&p->lot);
     if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
@@ -77,9 +76,9 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
 }
 
 /* Sleeps for a short time if the transport can wake this thread. Handing over to the engine's
- * thread and back would take as long as most of these sleeps: a sum of 64 KB over 8 hosts took 0.9
- * times as long as MPI's with the sleeps, 1.1 times without. After MOST sleeps without progress the
- * wait is long, and a hand-over costs little in comparison. */
+ * thread and back would take as long as most of these sleeps: over 8 hosts, a sum of 64 KB took 0.9
+ * times as long as MPI's sum with the sleeps, and 1.1 times as long without the sleeps. After MOST
+ * sleeps without progress the wait is long, and a hand-over costs little in comparison. */
 static bool nap_for_message(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;
@@ -98,7 +97,7 @@ static void step_until(struct progress *p, struct transport *t, bool (*done)(voi
     for (unsigned looks = 0; !done(arg) && !p->failure.code; looks++) {
         bool progress = false;
         double pause = 0;
-        /* only a transport that blocks needs a ticket */
+        /* for nap_for_message, which sleeps only if the transport blocks */
         unsigned ticket = transport_blocks(t) ? transport_listen(t) : 0;
         if (p->step(p->engine, &progress, &p->failure)) return;
         if (progress) waiter = (struct waiter){0};

@@ -1,8 +1,8 @@
 /* Progress: decides which thread steps the engine.
  *
  * The engine's own thread steps, or a caller that waits for a result steps. If a caller steps, no
- * hand-over between threads and no sleep delays the result. While callers step, and for a moment
- * after, the engine's thread is parked: messages do not wake it. */
+ * hand-over between threads and no sleep delays the result. While callers step, and for a few
+ * milliseconds after, the engine's thread is parked: messages do not wake it. */
 #ifndef HVDLITE_ENGINE_PROGRESS_H
 #define HVDLITE_ENGINE_PROGRESS_H
 
@@ -28,12 +28,13 @@ void progress_open(struct progress *p, progress_step *step, void *engine);
 void progress_close(struct progress *p);
 
 /* ---- the engine's thread ---- */
-/* Locks `stepping` and steps; the caller unlocks it. Fails if a step by a caller has failed. */
+/* Locks `stepping` and steps; then unlock `stepping`. Fails if a step by a caller has failed. */
 int progress_take(struct progress *p, bool *progress, hvd_error *err);
-/* true: a caller has just stepped, so callers may step again soon */
+/* Returns true if a caller has just stepped: callers then often step again soon. */
 bool progress_was_driven(struct progress *p);
+/* Returns how many times the engine's thread has been told to wake up. */
 unsigned progress_wakes(struct progress *p);
-/* parks the engine's thread until the next wake, but only for a moment */
+/* Sleeps until progress_wakes no longer returns `wakes`, but only for a moment. */
 void progress_park(struct progress *p, unsigned wakes);
 
 /* ---- any thread ---- */
@@ -42,7 +43,7 @@ void progress_wake(struct progress *p);
  * the engine's next step fails, too. Returns false if `step` failed or was not called. */
 bool progress_try(struct progress *p, progress_step *step, void *arg);
 /* Steps until done(arg) returns true or the wait policy says to sleep; on a transport that blocks,
- * first sleeps for a few short times. Returns false if another thread was stepping all the time. */
+ * sleeps and steps on a few times. Returns false if another thread was stepping all the time. */
 bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg);
 
 #endif

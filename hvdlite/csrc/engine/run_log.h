@@ -36,13 +36,14 @@ struct run_log {
 };
 
 void run_log_free(struct run_log *log);
-/* Adds a piece to the open batch. The next run_log_append closes that batch. */
+/* Adds a piece to the open batch. */
 int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err);
+/* Appends the open batch to the log; the next run_log_add opens another batch. */
 int run_log_append(struct run_log *log, double now, hvd_error *err);
 /* Removes and returns the oldest batch, which the caller frees. NULL: the log is empty. */
 struct batch *run_log_take(struct run_log *log);
 
-/* ---- record a batch's progress in the flight recorder, and in the timeline if it is on ---- */
+/* ---- a batch's progress in the flight recorder, and in the timeline if the timeline is on ---- */
 /* Records that all ranks have submitted the batch's tensors. */
 void record_agreed(struct flight *flight, const struct batch *batch);
 

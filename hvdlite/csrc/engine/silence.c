@@ -7,9 +7,9 @@
 
 static double lesser(double a, double b) { return a <= 0 || (b > 0 && b < a) ? b : a; }
 
-/* The shortest limit for silence, in seconds. The limit for stalls may be shorter, but on a busy
- * machine an engine needs some time to answer. */
-static const double LEAST = 1; /* chosen, not measured */
+/* The shortest limit for silence, in seconds; chosen, not measured. The limit for stalls may be
+ * shorter, but on a busy machine an engine needs some time to answer. */
+static const double LEAST = 1;
 
 void silence_limits(struct negotiation *n, const struct options *options) {
     double stall = options->stall_failure;
@@ -21,8 +21,8 @@ void silence_limits(struct negotiation *n, const struct options *options) {
     n->watch.quarter = lesser(options->stall_warning, either) / 4;
 }
 
-/* Sends an item directly to one rank, or to all other ranks (to = -1). Does not use the tree,
- * because the silent rank may be on the path. */
+/* Sends an item directly to one rank, or to all other ranks (to = -1). Does not use the tree of the
+ * negotiation, because the silent rank may be on the path. */
 static int send_item(struct negotiation *n, int to, const struct wire_item *item, hvd_error *err) {
     struct wire_writer message = {0};
     int code = wire_put(&message, item, err);
@@ -57,7 +57,7 @@ static bool waiting_text_of(const struct negotiation *n, char *text, size_t size
         snprintf(text, size, "tensor '%s'%s wait%s", name, others, more ? "" : "s");
     else
         snprintf(text, size,
-                 n->left ? "this rank has left and waits for that rank's last message"
+                 n->left ? "this rank has left and waits for the last messages"
                          : "this rank opens a group of ranks with it");
     return *name || sums || n->left;
 }
@@ -76,11 +76,9 @@ static int warn(struct negotiation *n, int rank, const char *what, hvd_error *er
     return n->coordinator ? send_item(n, -1, &item, err) : HVD_OK;
 }
 
-/* Logs the text if this rank is the coordinator or waits for a tensor. The silent rank itself logs
- * nothing, because it runs again when it gets the text. */
 void silence_report(struct negotiation *n, int rank, const char *text) {
     char what[HVD_MAX_NAME + 80];
-    if (rank == n->t->at.rank) return;
+    if (rank == n->t->at.rank) return; /* this rank was silent, but now it runs again */
     if (!n->coordinator && !waiting_text_of(n, what, sizeof what)) return;
     log_line(n->log, LOG_WARNING, "%s", text);
     flight_trouble(n->flight, text, false);
@@ -95,7 +93,7 @@ static int look_at(struct negotiation *n, int rank, bool waits, const char *what
         transport_dead(n->t, rank, FATE_SILENT, &n->lost);
         return *err = n->lost, HVD_RANK_DEAD;
     }
-    /* for other silent ranks, the coordinator's report is enough */
+    /* the coordinator reports every other silent rank, to all ranks */
     bool warns = n->coordinator || rank == COORDINATOR;
     if (found == WATCH_WARN && warns) HVD_TRY(warn(n, rank, what, err));
     return found == WATCH_FINE ? HVD_OK : send_one(n, rank, WIRE_ASK, err);

@@ -10,7 +10,7 @@ enum { NOBODY = -1 };
 /* ---- the stepping thread ---- */
 
 /* Fails the job with the first cause that this engine knows, and sends the cause to all ranks. The
- * text has no context of this rank, such as the batch that this rank was running. */
+ * cause does not name what this rank was doing, because all ranks should raise the same text. */
 static void fail_job(struct engine *e, const hvd_error *err) {
     hvd_error cause = e->negotiation.lost.code ? e->negotiation.lost : e->negotiation.abort_cause;
     if (!cause.code && err->nblamed && err->code != HVD_RANK_DEAD) cause = *err;
@@ -71,7 +71,7 @@ int engine_step(void *engine, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* noted first, because the batch may end the timeline */
+    if (*progress) note_progress(e); /* first, because the batch may end the job's timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -85,13 +85,14 @@ bool engine_is_pending(struct engine *e) {
            fast_window_awaits(&e->fast) >= 0;
 }
 
-/* If nothing is pending, the engine's thread yields for LINGER and then sleeps: another tensor
- * often follows soon, and waking up takes longer than most tensors. If work is pending, the thread
- * follows the wait policy. If every message wakes the thread, it sleeps until a message arrives.
- * Otherwise it polls more and more rarely, and often again after a doorbell or a nudge. Both times
- * are chosen, not measured. Longer LINGER: an idle job takes more of the cores. Shorter IDLE_NAP:
- * an idle rank polls more often. */
+/* Returns the seconds that the engine's thread sleeps before its next step; <= 0: see waiter_next.
+ * If work is pending, the thread follows the wait policy. If nothing is pending, the thread first
+ * yields for LINGER, because another tensor often follows soon, and waking up takes longer than
+ * most tensors. If every message wakes the thread, a sleep lasts until a message arrives. Otherwise
+ * the sleeps become longer and longer, and short again after something has woken the thread. */
 static double next_nap(struct engine *e) {
+    /* Seconds; chosen, not measured. Longer LINGER: an idle job takes more of the cores. Shorter
+     * IDLE_NAP: an idle rank polls more often. */
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
     bool pending = engine_is_pending(e);
@@ -112,7 +113,7 @@ static double next_nap(struct engine *e) {
 
 /* ---- the engine's thread ---- */
 
-/* Steps. Returns false after the last step. *nap: pause until the next step, see next_nap. */
+/* Steps. Returns false after the last step. *nap: see next_nap; set only without progress. */
 static bool step_once(struct engine *e, bool *progress, double *nap) {
     hvd_error err;
     int code = progress_take(&e->progress, progress, &err);
@@ -152,7 +153,7 @@ void *engine_run(void *arg) {
     }
     hvd_error over;
     error_set(&over, HVD_RANK_LEFT, "every rank has left the job");
-    mutex_lock(&e->progress.stepping); /* a caller may step for a tensor submitted just before */
+    mutex_lock(&e->progress.stepping); /* a caller may still step, for a tensor submitted before */
     p2p_close(&e->p2p, &over);
     mutex_unlock(&e->progress.stepping);
     mutex_lock(&e->mutex);

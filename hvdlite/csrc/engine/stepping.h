@@ -22,12 +22,12 @@ struct engine {
     void (*give_up)(const hvd_error *cause);
     pthread_t thread;
     struct progress progress;
-    bool was_rung; /* for the engine's thread: the doorbell or a nudge ended its last sleep */
+    bool was_rung; /* for the engine's thread: a message or another thread ended its last sleep */
     /* Only the stepping thread uses the following fields. */
     struct negotiation negotiation;
     struct executor executor;
     struct waiter waiter;
-    double waits_since; /* since when tensors wait for other ranks; 0: none waits */
+    double waits_since; /* since when this rank waits for other ranks; 0: it does not wait */
     bool over;          /* every rank has left, or the engine has failed: steps do nothing */
     /* Any thread reads the following fields. */
     atomic_bool leaving, stopping, failed;

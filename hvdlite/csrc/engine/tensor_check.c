@@ -27,16 +27,15 @@ static int check_splits(const struct tensor *tensor, int size, hvd_error *err) {
         int64_t rows = tensor->splits[to];
         if (rows < 0 || rows > left)
             return error_set(err, HVD_INVALID,
-                             "tensor '%s': splits[%d] is negative, or the sum of the splits up to "
-                             "it is more than %" PRId64 ", the number of rows of the tensor",
-                             r->name, to, request_rows(r));
+                             "tensor '%s': splits[%d] is %" PRId64 ": expected 0 to %" PRId64
+                             ", the rows that the splits before it have left",
+                             r->name, to, rows, left);
         left -= rows;
     }
     return HVD_OK;
 }
 
-/* Checks an update. Its tensor must be in place, because the result may be written to the tensor's
- * own memory. */
+/* Checks an update. `in` and `out` must be equal, because the result may be written to `in`. */
 static int check_update(const struct tensor *tensor, hvd_error *err) {
     const hvd_update *u = &tensor->update;
     if (tensor->request.rule == HVD_RULE_NONE) return HVD_OK;
@@ -44,8 +43,8 @@ static int check_update(const struct tensor *tensor, hvd_error *err) {
     for (int i = 0; i < update_states(u->rule); i++) complete &= u->states[i] != NULL;
     return complete ? HVD_OK
                     : error_set(err, HVD_INVALID,
-                                "tensor '%s': for an update by %s, expected the output to be the "
-                                "input, and addresses of the weights and of %d states",
+                                "tensor '%s': an update by %s needs an output that is the input, "
+                                "and the addresses of the weights and of %d states",
                                 tensor->request.name, rule_name(u->rule), update_states(u->rule));
 }
 
@@ -65,7 +64,7 @@ static size_t aligned(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Returns the sum of n numbers of rows; -1 if one is negative or the bytes overflow. */
+/* Returns the sum of n numbers of rows; -1 if a number is negative or the bytes overflow. */
 static int64_t sum_rows(const int64_t *received, size_t stride, size_t n, size_t row_bytes) {
     const int64_t limit = (int64_t)((size_t)INT64_MAX / 2 / (row_bytes ? row_bytes : 1));
     int64_t rows = 0;
@@ -84,9 +83,9 @@ int tensor_fit_output(struct tensor *tensor, const int64_t *received, size_t str
         tensor->request.delegated || (rows == tensor->out_rows && (tensor->out || !tensor->open));
     if (rows < 0 || (!fits && !tensor->open))
         return error_set(err, HVD_INTERNAL,
-                         "the ranks' numbers of rows are invalid, or their sum is not %" PRId64
-                         ", the rows of the output",
-                         tensor->out_rows);
+                         "the output has room for %" PRId64 " rows, but the ranks send %" PRId64
+                         " rows (-1: an invalid number)",
+                         tensor->out_rows, rows);
     if (!tensor->open) return HVD_OK;
     size_t bytes = counts + (fits ? 0 : (size_t)rows * row_bytes);
     int64_t *made = tensor->made = aligned_alloc(aligned(1), aligned(bytes));

@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct tensors {
-    struct mutex mutex; /* guards the fields up to `corks` */
+    struct mutex mutex; /* guards the fields up to `why` */
     struct map names;
     struct tensor_list fresh; /* added but not taken yet */
     int corks;                /* number of corks; while > 0, no tensor is taken */
@@ -14,8 +14,8 @@ struct tensors {
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
-    struct tensor_list zeros; /* owned: zeros of this rank, after a join, for others' tensors */
-    struct map ids;           /* taken tensors by the cache id that was reported */
+    struct tensor_list zeros; /* owned: made by tensors_add_zeros */
+    struct map ids;           /* taken tensors, by the cache id that this rank has sent */
 };
 
 struct tensors *tensors_new(void) {
@@ -81,8 +81,8 @@ static void remove_name(struct tensors *t, struct tensor *tensor) {
 
 int tensor_duplicate(const struct tensor *tensor, hvd_error *err) {
     return error_set(err, HVD_DUPLICATE,
-                     "tensor '%s' was submitted twice on this rank: wait for the first one, or "
-                     "give each its own name",
+                     "tensor '%s' was submitted twice on this rank: wait until the first has "
+                     "completed, or give each tensor its own name",
                      tensor->request.name);
 }
 
@@ -92,7 +92,7 @@ static int check_locked(struct tensors *t, const struct tensor *tensor, struct t
     *first = map_find(&t->names, &tensor->node);
     if (t->closed) return *err = t->why, err->code;
     int failed = *first ? (*first)->last->request.failed : HVD_OK;
-    /* no caller waits for a failed tensor, unless this rank was short of memory for the tensor */
+    /* no caller waits for a failed tensor, unless the tensor failed because memory was short */
     bool may = !*first || (failed && failed != HVD_NO_MEMORY) || tensor->queued;
     return may ? HVD_OK : tensor_duplicate(tensor, err);
 }
@@ -111,7 +111,7 @@ int tensors_encode(struct tensors *t, const struct comm *comm, struct tensor *te
     size_t n = request_count(r);
     tensor->message = NULL;
     if (r->codec.kind == HVD_CODEC_NONE) return HVD_OK;
-    HVD_TRY(check(t, tensor, err)); /* checked first, because encoding changes the residual */
+    HVD_TRY(check(t, tensor, err)); /* before encoding, which changes the residual */
     if (n && !tensor->residual && !codec_is_cast(r->codec))
         return error_set(err, HVD_INVALID, "tensor '%s': compression %s needs a residual", r->name,
                          codec_name(r->codec.kind));

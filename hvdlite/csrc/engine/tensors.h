@@ -12,7 +12,7 @@
 #include "shm/shmem.h"
 
 /* The stepping thread calls it exactly once, with NULL or the error, unless the submission failed.
- * After that call the engine uses neither the tensor's memory nor `arg`. */
+ * After this call the engine uses neither the tensor's memory nor `arg`. */
 typedef void tensor_complete(void *arg, const hvd_error *error);
 
 /* NEW: not reported to the coordinator. SAID: reported, waits for the decision. AGREED: in a batch,
@@ -31,10 +31,10 @@ struct tensor {
     /* the codec's residual, as many values as `in`; used only during submission */
     float *residual;
     void *message; /* the encoded `in`; the table frees it; NULL: no codec */
-    /* alltoall: by rank, rows for that rank; NULL: the same number for each */
+    /* alltoall: by rank, how many rows the rank gets; NULL: the same number for each rank */
     const int64_t *splits;
     size_t nsplits;  /* length of `splits`; 0 if it is NULL */
-    const char *why; /* reason why the request failed, for the error; NULL: no text */
+    const char *why; /* why this rank has no data, for the error text; NULL: no reason given */
     bool open;       /* true: out_rows is a guess; see tensor_fit_output */
     bool listed;     /* alltoall: `in` and `out` are lists of addresses; see hvd_tensor */
     /* memory from tensor_fit_output: each rank's rows, then the output; the caller owns it */
@@ -58,12 +58,13 @@ struct tensor {
     bool uneven;           /* true: some rank has chosen its own splits */
     struct p2p_near *near; /* recv from a rank of this host: where to read the sender's data */
     double met;            /* send, recv: when the other rank's tensor matched, by clock_now */
-    /* once agreed on: each rank's number of rows, if ranks differ; the table frees it */
+    /* set when the ranks have agreed: each rank's number of rows, if the numbers may differ; of a
+     * join, the last rank that joined; the table frees it */
     int64_t *rows;
     struct map_node node; /* node in the map of names */
     /* The table sets the following fields, except for sends and receives (p2p.h). */
-    /* the cache id that was reported; 0: the whole request was reported; send, recv: the sender's
-     * number of the send */
+    /* the cache id that this rank has sent to the coordinator; 0: it has sent the whole request;
+     * send, recv: the sender's number of the send */
     uint64_t id;
     struct map_node by_id;
     struct tensor *newer, *older; /* neighbors in the table's list */
@@ -92,13 +93,13 @@ struct tensors;
 struct comm;
 
 struct tensors *tensors_new(void);    /* NULL: memory is short */
-void tensors_free(struct tensors *t); /* the table may contain no tensors except zeros */
+void tensors_free(struct tensors *t); /* no tensors may be left, except zeros */
 
 /* Checks what request_check does not see: the update, the splits, a reducescatter's out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);
 /* Encodes the tensor if it has a codec. If tensors_add would fail, leaves the residual unchanged.
- * Runs on the caller's thread, because the stepping thread is busy moving data; the rank's threads
- * share the work unless an engine uses the helpers. */
+ * Runs on the caller's thread, because the stepping thread is busy moving data; the rank's helper
+ * threads share the work unless an engine uses them. */
 int tensors_encode(struct tensors *t, const struct comm *comm, struct tensor *tensor,
                    hvd_error *err);
 
@@ -123,12 +124,12 @@ void tensors_cork(struct tensors *t, bool corked);
  * oldest first. NULL: none. */
 struct tensor *tensors_take(struct tensors *t);
 struct tensor *tensors_find(struct tensors *t, const char *name); /* NULL: not found */
-struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* NULL: not found; id: not 0 */
-/* Stores the cache id that is reported for the tensor; 0: the whole request is reported. */
+struct tensor *tensors_find_id(struct tensors *t, uint64_t id);   /* NULL: not found */
+/* Stores the cache id that this rank sends to the coordinator; 0: it sends the whole request. */
 int tensors_set_id(struct tensors *t, struct tensor *tensor, uint64_t id, hvd_error *err);
 
-/* For the stepping thread. Adds a nameless tensor of zeros in place of a tensor that only other
- * ranks have; tensors_finish frees the zeros. */
+/* For the stepping thread of a rank that has joined. Adds a tensor of zeros in place of a tensor
+ * that only other ranks have; tensors_finish frees the zeros. */
 int tensors_add_zeros(struct tensors *t, const struct request *request, struct tensor **out,
                       hvd_error *err);
 

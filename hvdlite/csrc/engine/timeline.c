@@ -21,7 +21,7 @@ void timeline_forked(struct timeline *t) {
 
 /* ---- writing, with the lock held ---- */
 
-/* Writes nothing after a failed write, because the file would have a gap. */
+/* Writes nothing after a write that has failed, because the file would have a gap. */
 __attribute__((format(printf, 2, 3))) static void write_text(struct timeline *t, const char *format,
                                                              ...) {
     va_list args;
@@ -63,8 +63,8 @@ static void write_span(struct timeline *t, const char *what, double from, double
     write_end(t, 'e', what, to, "");
 }
 
-/* A tensor's spans share a new id, because spans with the same name may overlap: in several groups,
- * or of a tensor in pieces. */
+/* Writes a tensor's spans. They share a new id, because spans with the same name may overlap: of
+ * tensors in several groups, or of the pieces of a tensor. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
     char name[3 * HVD_MAX_NAME], negotiate[40], details[180];
@@ -109,7 +109,7 @@ void timeline_cycle(struct timeline *t, double now) {
     mutex_unlock(&t->mutex);
 }
 
-/* Writes the clock data with which timelines of several ranks are merged; viewers ignore it. */
+/* Writes the clock data with which hvdlite-report merges timelines; trace viewers ignore it. */
 static void write_clock(struct timeline *t) {
     write_text(
         t,

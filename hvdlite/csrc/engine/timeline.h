@@ -1,9 +1,9 @@
 /* The timeline: a file for a trace viewer, with the times when each tensor was submitted, agreed on
  * and moved.
  *
- * Only timeline.c writes it. The Trace Event Format can be read by chrome://tracing and
- * ui.perfetto.dev. A tensor's span contains spans of its stages, in microseconds since the start.
- * Any thread. */
+ * The file has the Trace Event Format, which chrome://tracing and ui.perfetto.dev can read. A
+ * tensor's span contains the spans of the tensor's stages, in microseconds since the start of the
+ * timeline. Any thread. */
 #ifndef HVDLITE_ENGINE_TIMELINE_H
 #define HVDLITE_ENGINE_TIMELINE_H
 
@@ -13,16 +13,16 @@
 #include <stdatomic.h>
 
 struct timeline {
-    atomic_bool on;     /* checked first, so that a timeline that is off costs nothing */
+    atomic_bool on;     /* read without the mutex, so that a timeline that is off costs nothing */
     struct mutex mutex; /* guards the fields below */
     void *file;         /* a FILE; NULL: the timeline is off */
     int failed;         /* errno of the first write that failed; 0: none */
     char path[4096];
-    double origin; /* time when the timeline started, in seconds */
-    /* seconds by which rank 0's clock is ahead of this rank's clock; the largest possible error */
-    double clock_offset, clock_error;
-    char about[400];  /* job and host, as members of a JSON object */
-    uint64_t tensors; /* number of tensors written, for the ids of spans */
+    double origin;       /* time when the timeline started, in seconds */
+    double clock_offset; /* seconds by which rank 0's clock is ahead of this rank's clock */
+    double clock_error;  /* the largest possible error of clock_offset, in seconds */
+    char about[400];     /* job and host, as members of a JSON object */
+    uint64_t tensors;    /* number of tensors written, for the ids of spans */
     int rank;
     bool marks_cycles;
 };
@@ -36,8 +36,7 @@ struct timeline_times {
 
 void timeline_init(struct timeline *t);
 void timeline_destroy(struct timeline *t); /* call timeline_stop first */
-/* Call it in a forked child. Otherwise the child's exit would write the parent's buffered bytes a
- * second time. */
+/* Call it in a forked child; otherwise the child's exit writes the parent's buffered bytes, too. */
 void timeline_forked(struct timeline *t);
 
 /* Overwrites the file. Fails if the timeline is on already, or if the file can't be written. */
@@ -46,20 +45,20 @@ int timeline_start(struct timeline *t, const char *path, int rank, bool mark_cyc
 /* Ends the file. Fails if a write has failed (full disk). Does nothing if the timeline is off. */
 int timeline_stop(struct timeline *t, hvd_error *err);
 
-/* Returns false for NULL. */
+/* Returns whether the timeline is on; false for NULL. */
 static inline bool timeline_on(struct timeline *t) {
     return t && atomic_load_explicit(&t->on, memory_order_relaxed);
 }
 
-/* Sets the clock for this timeline and for later timelines of the job. */
+/* Sets clock_offset, clock_error and `about`, for this and for later timelines of the job. */
 void timeline_set_clock(struct timeline *t, double offset, double error, const char *about);
 
 /* Writes a tensor's spans. fused: number of tensors in the batch. */
 void timeline_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                      size_t fused);
-/* Writes one span of work that this rank did alone. */
+/* Writes a span of work that this rank did without other ranks. */
 void timeline_note(struct timeline *t, const char *what, double begin, double end);
-/* If mark_cycles was set, marks a cycle in which the engine had work. */
+/* Marks a step in which the engine had work, if timeline_start was called with mark_cycles. */
 void timeline_cycle(struct timeline *t, double now);
 
 #endif
