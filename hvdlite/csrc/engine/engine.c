@@ -12,6 +12,7 @@ static void wake(struct engine *e) {
 }
 
 static void release(struct engine *e) {
+    e->t->patience.meanwhile = NULL;
     negotiate_close(&e->negotiation);
     execute_free(&e->executor);
     tensors_free(e->tensors);
@@ -185,6 +186,5 @@ void engine_stop(struct engine *e) {
     atomic_store(&e->stopping, true);
     wake(e);
     thread_join(e->thread);
-    e->t->patience.meanwhile = NULL;
     release(e);
 }
