@@ -58,7 +58,8 @@ void engine_add_region(struct engine *e, struct region *region);
 void engine_remove_region(struct engine *e, struct region *region);
 
 /* Tells the other ranks that this rank submits nothing more; later submissions fail. A tensor that
- * all ranks have submitted still runs. A tensor that lacks this rank fails with `reason`. */
+ * all ranks have submitted still runs, unless it waits behind a tensor with the same name
+ * (`queued`). A tensor that lacks this rank fails with `reason`. */
 void engine_leave(struct engine *e, const char *reason);
 
 /* Waits for at most `seconds`. Returns true if every rank has left or the engine has failed. Any
