@@ -1,8 +1,8 @@
 /* Error values. The program reads their fields; the user reads their text, a chain of causes.
  *
  * The caller owns the hvd_error; a function that fails fills it and returns the code. Each caller
- * up the stack may append its own task to the text ("..., while running a ring of 4096 bytes, while
- * allreduce 'conv0_weight'"). Any thread may call these functions. */
+ * up the stack may append its own task to the text ("..., while moving part 2 of 9, while moving
+ * 4096 bytes (ring)"). Any thread may call these functions. */
 #ifndef HVDLITE_BASE_ERROR_H
 #define HVDLITE_BASE_ERROR_H
 

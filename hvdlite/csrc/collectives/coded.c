@@ -251,5 +251,5 @@ const struct coded_algorithm *coded_choose(const struct comm *comm, const struct
 
 int coll_coded(const struct comm *comm, const struct coded_args *args, hvd_error *err) {
     const struct coded_algorithm *row = coded_choose(comm, args);
-    return row->run(comm, args, err) ? error_while(err, "running a %s", row->name) : HVD_OK;
+    return row->run(comm, args, err) ? error_while(err, "running the %s", row->name) : HVD_OK;
 }

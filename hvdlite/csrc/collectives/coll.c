@@ -142,5 +142,5 @@ int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *e
     if (comm->size == 1) return run_alone(comm, args);
     const struct coll_algorithm *row = coll_choose(comm, args);
     int code = row->run(comm, args, err);
-    return code ? error_while(err, "running a %s of %zu bytes", row->name, args->bytes) : HVD_OK;
+    return code ? error_while(err, "moving %zu bytes (%s)", args->bytes, row->name) : HVD_OK;
 }

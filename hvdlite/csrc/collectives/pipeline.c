@@ -74,7 +74,7 @@ static int finish(struct flight *f, size_t i, hvd_error *err) {
 int coll_pipeline(const struct comm *comm, const struct coll_pipeline *p, hvd_error *err) {
     struct flight f = {.comm = comm, .p = p};
     for (size_t i = 0; i < p->items; i++)
-        if (finish(&f, i, err)) return error_while(err, "in item %zu of %zu", i + 1, p->items);
+        if (finish(&f, i, err)) return error_while(err, "moving part %zu of %zu", i + 1, p->items);
     while (f.sent < p->items) HVD_TRY(send_next(&f, err));
     for (size_t i = 0; i < p->depth; i++) HVD_TRY(wait_for(&f, &f.out[i], err));
     return HVD_OK;

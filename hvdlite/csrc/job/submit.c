@@ -27,8 +27,8 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
                          from->name, from->ndim, HVD_MAX_DIMS);
     if (from->listed && (from->kind != HVD_ALLTOALL || from->splits || from->open))
         return error_set(err, HVD_INVALID,
-                         "tensor '%s' has lists of parts: expected an alltoall without splits, "
-                         "with a known output",
+                         "tensor '%s' lists the addresses of its parts: expected an alltoall "
+                         "without splits, whose output has a known size",
                          from->name);
     memset(to, 0, offsetof(struct tensor, request.dims));
     strcpy(r->name, from->name);

@@ -32,7 +32,7 @@ int codec_check(struct codec c, const char *name, size_t n, hvd_error *err) {
                          x);
     if (c.kind == HVD_CODEC_TOPK && !(x > 0 && x <= 1))
         return error_set(err, HVD_INVALID,
-                         "tensor '%s': the ratio of topk is %g: expected more than 0, at most 1",
+                         "tensor '%s': the ratio of topk is %g: expected above 0 and at most 1",
                          name, x);
     if (c.kind == HVD_CODEC_TOPK && n > UINT32_MAX)
         return error_set(err, HVD_UNSUPPORTED,

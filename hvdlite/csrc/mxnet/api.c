@@ -43,7 +43,8 @@ static int find_functions(struct mxnet_api *api, void *libmxnet, hvd_error *err)
     if (!find(libmxnet, "MXNDArrayGetShapeEx64", &api->get_shape) &&
         !find(libmxnet, "MXNDArrayGetShapeEx", &api->get_shape32) &&
         !find(libmxnet, "MXNDArrayGetShape64", &api->get_shape))
-        return error_set(err, HVD_UNSUPPORTED, "this MXNet does not export MXNDArrayGetShapeEx");
+        return error_set(err, HVD_UNSUPPORTED,
+                         "this MXNet exports neither MXNDArrayGetShapeEx nor MXNDArrayGetShape64");
     bool asks = find(libmxnet, "_ZNK5mxnet7NDArray5Chunk8IsMKLDNNEv", &api->is_blocked) ||
                 find(libmxnet, "_ZNK5mxnet7NDArray5Chunk6IsDNNLEv", &api->is_blocked);
     if (!find(libmxnet, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", &api->unblock) || !asks)

@@ -166,7 +166,8 @@ int hvd_mxnet_push_holding(hvd_mxnet *lib, const hvd_mxnet_work *works, int n,
     int count = code ? 0 : arrays_of(op, arrays);
     bool share = count && mxnet_array_any_share(arrays, count);
     if (share && nheld)
-        code = error_set(err, HVD_INVALID, "tensor '%s': two of the arrays share memory",
+        code = error_set(err, HVD_INVALID,
+                         "tensor '%s': two arrays share memory: expected separate memory for each",
                          op->collectives[0].tensor.request.name);
     if (code || share) operation_end(op);
     if (!code) code = share ? push_apart(lib, works, n, err) : push(op, arrays, count, err);

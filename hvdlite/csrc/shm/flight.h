@@ -39,7 +39,7 @@ struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
     uint64_t number;  /* number of the tensor in the order of submission, from 1 */
     uint64_t bytes;
-    /* number in the group, from 1, of the tensor's batch, or of the first batch with its pieces */
+    /* number of the tensor's batch in the group, from 1; of the first batch if it has several */
     uint64_t batch;
     double submitted, agreed, started, ended;
     uint16_t fused; /* number of tensors in the batch */

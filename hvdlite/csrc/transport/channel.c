@@ -42,7 +42,8 @@ int channel_open(struct channel **out, struct net *n, uint32_t group, struct cha
     struct channel *c = channel_of(n, group);
     if (!c) return error_set(err, HVD_NO_MEMORY, "no memory for a group of ranks");
     if (c->state != CHANNEL_EARLY)
-        return error_set(err, HVD_INVALID, "this job has already used group number %u", group);
+        return error_set(err, HVD_INVALID,
+                         "group number %u: expected a number that this job has not used", group);
     c->state = CHANNEL_OPEN;
     c->owner = owner;
     n->nopen++;

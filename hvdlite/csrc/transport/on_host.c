@@ -30,7 +30,7 @@ static int compare_mapped(struct transport *t, struct mapped own, bool *all_mapp
     free(of);
     if (t->at.local_rank == 0 && wanted && wanted < t->layout.host.size)
         error_set(&t->no_window, HVD_INVALID,
-                  "HVDLITE_WINDOW is 0 on some ranks of this host, not on all");
+                  "HVDLITE_WINDOW is 0 on some ranks of this host, but must be equal on all");
     return HVD_OK;
 }
 

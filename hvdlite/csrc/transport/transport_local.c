@@ -1,4 +1,4 @@
-/* The transport of a job of one host whose ranks are threads, for tests. */
+/* The transport of ranks that are threads of one process, for the C tests. */
 #include "transport/transports.h"
 
 #include "base/os.h"

@@ -1,4 +1,4 @@
-/* The transport over TCP sockets. */
+/* The transport over stream sockets. */
 #include "transport/transports.h"
 
 #include "base/os.h"
@@ -235,7 +235,7 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     if (ranks) m->transport.job_ranks = m->peers;
     m->transport.all.rank = m->members[m->net->rank];
     if (m->transport.all.rank != NOBODY) return HVD_OK;
-    return error_set(err, HVD_INVALID, "rank %d opens a group that it is not in", m->net->rank);
+    return error_set(err, HVD_INVALID, "rank %d is not in the group that it opens", m->net->rank);
 }
 
 /* hosts: by rank of the job, the number of the rank's host. */
@@ -337,7 +337,7 @@ int transport_tcp_open_among(struct transport **out, const void *group, struct t
     const struct tcp_group *g = group;
     if (job->ops != &TCP_OPS || g->number <= 0 || g->size <= 0)
         return error_set(err, HVD_INVALID,
-                         "group number %d of %d ranks: expected both above 0, in a job over TCP",
+                         "group number %d with %d ranks: expected both above 0, in a job over TCP",
                          g->number, g->size);
     struct net *net = self(job)->net;
     struct tcp_transport *m = new_transport(net, job, g->size, err);
