@@ -1,4 +1,4 @@
-"""Buckets: gradients next to each other in memory, which one allreduce reduces without a copy.
+"""Buckets: gradients next to each other in memory, so that one allreduce reduces them in place.
 
 The ranks of a host share a bucket's memory, so the allreduce does not copy between ranks either. A
 bucket of gradients on a GPU is on the GPU; NCCL reduces it, or hvdlite reduces a pinned copy.
@@ -24,8 +24,9 @@ from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes, a cache line
 _ALONE = [torch.empty(0)]
-_OWN_REFERENCES = sys.getrefcount(_ALONE[0])  # reference count of a view that no script has
-_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))  # the same, if map() counts
+# reference count of a view that the script does not use; the second number: as map() counts
+_OWN_REFERENCES = sys.getrefcount(_ALONE[0])
+_OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))
 _GRAD = attrgetter("grad")
 _FACTS = attrgetter("dtype", "layout", "requires_grad")
 
@@ -55,16 +56,16 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # the key of the description, and the description (Repeated)
-        # gradients that backward has written in this step, in order
+        self._described: Any = None  # a key, and the Repeated that start() has made for this key
+        # parameters whose gradients backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
-        # places in `params` of parameters that no longer require a gradient; the allreduce fails if
-        # the places differ between ranks
+        # indices in `params` of parameters that no longer require a gradient; the allreduce fails
+        # if the indices differ between ranks
         self.frozen: List[int] = []
-        self._compressed: Any = None  # the compressor's output and context
+        self._compressed: Any = None  # the gradients, the compressor's output and its context
         self._sent = self._flat
-        # the memory that is sent: _sent, or its pinned copy on the host
+        # the memory that the allreduce reads: _sent, or a pinned copy of _sent on the host
         self._host: Optional[torch.Tensor] = None
 
     def start(self, states: int = 0) -> None:
@@ -120,9 +121,9 @@ class Bucket:
                 whole.copy_(self._reduction.compression.decompress(sent, context))
 
     def _refuse_replaced(self) -> None:
-        """Raise if the script has set a gradient to None, or replaced it, since it was sent.
+        """Raise if the script has set a gradient to None, or replaced it, after it was sent.
 
-        The update would then use no gradient or this rank's own, and other ranks the average.
+        Otherwise this rank would use no gradient or its own, and the other ranks the average.
         """
         for at, (param, view) in enumerate(zip(self.params, self.views)):
             if param.grad is not view and at not in self.frozen:
@@ -133,7 +134,7 @@ class Bucket:
                 )
 
     def _write(self) -> None:
-        """Copy gradients that are elsewhere, all in one call; a gradient of None counts as zero.
+        """Copy gradients that lie outside the bucket into the bucket, and zeros for None.
 
         A copied gradient stays the same object and gets the bucket's memory, because the script may
         have a reference to the gradient.
@@ -154,7 +155,7 @@ class Bucket:
             self.views[at] = grad
 
     def _are_usual(self, grads: list) -> bool:
-        """Return True if all gradients are new plain tensors, and no script has kept an old one.
+        """Return True if all gradients are new plain tensors, and the script has kept no old one.
 
         Each check is one pass in C, because the loop of :meth:`_sort` takes as long as backward
         takes for the gradients of small layers.
@@ -171,7 +172,7 @@ class Bucket:
         """Return views of the bucket; the gradients to copy into these views; and pairs (number,
         gradient) for the gradients that stay their parameter's ``grad``."""
         stale: List[torch.Tensor] = []
-        values, moved = [], {}  # moved: each gradient once, even if two parameters have the same
+        values, moved = [], {}  # moved: each gradient once, even if two parameters share it
         for at, (param, grad) in enumerate(zip(self.params, grads)):
             if grad is self.views[at]:
                 continue
@@ -190,7 +191,8 @@ class Bucket:
                 continue
             stale.append(view)
             values.append(grad.to_dense() if grad.is_sparse else grad)
-            is_plain = type(grad) is torch.Tensor and not grad.requires_grad  # no graph of its own
+            # after backward(create_graph=True) a gradient requires a gradient
+            is_plain = type(grad) is torch.Tensor and not grad.requires_grad
             alike = is_plain and grad.dtype == view.dtype and not grad.is_sparse
             if alike and id(grad) not in moved:
                 moved[id(grad)] = at, grad
@@ -199,7 +201,7 @@ class Bucket:
         return stale, values, list(moved.values())
 
     def _part_from(self, at: int) -> None:
-        """If the script has kept an earlier step's gradient, move this gradient to a copy."""
+        """Move an earlier step's gradient, which the script has kept, out of the bucket."""
         kept, self.views[at] = self.views[at], self._view(at)
         kept.data = kept.clone()
 
@@ -248,7 +250,7 @@ def can_share(reduction: Reduction) -> bool:
 
 
 def is_elementwise(reduction: Reduction) -> bool:
-    """Return True if reducing a bucket equals reducing each of its gradients.
+    """Return True if reducing a bucket gives the same as reducing each gradient separately.
 
     This is false for Adasum, and unknown for compressors other than hvdlite's own.
     """
@@ -273,7 +275,7 @@ alive = _Alive()
 
 
 def if_alive(method: Callable, gradients: ref, *more) -> None:
-    """Call ``method`` of a hook, unless an object that the hook needs has been freed.
+    """Call a hook's ``method``, unless an object that the method needs has been freed.
 
     A garbage collection during backward may free an optimizer before autograd calls its hook.
 

@@ -1,7 +1,7 @@
 """Notices that ranks have changed an optimizer's parameters or states differently.
 
 A rank that has changed something sends a digest of the change with its next request for each
-bucket. If the other ranks send no such digest, or another one, the request fails on every rank.
+bucket. If another rank sends no digest or a different digest, the request fails on every rank.
 """
 
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence
@@ -21,20 +21,20 @@ _DROPPED = "averages of the last step dropped, for example by zero_grad() before
 
 
 class Changes:
-    """What this rank has changed in an optimizer's parameters since the ranks compared them."""
+    """What this rank has changed in an optimizer since the ranks last compared their parameters."""
 
     def __init__(self, owner: str, process_set: ProcessSet, passes: int) -> None:
         self._owner, self._set = owner, process_set
-        # backward_passes_per_step: now, and when ranks compared it
+        # backward_passes_per_step: the current number, and the number that ranks last compared
         self.passes = self._compared_passes = passes
-        # calls Gradients.adopt() if the script has changed the optimizer's groups of parameters
+        # weak reference to a method that adopts the parameters that the script has added
         self.look: Callable[[], Optional[Callable]] = lambda: None
         # names of parameters that have required no gradient so far, or that the script has added
         self.waiting: Dict[torch.Tensor, str] = {}
-        # names of parameters that have left the optimizer: now, and when ranks compared them
+        # names of parameters that have left the optimizer: all, and those that ranks have compared
         self.removed: List[str] = []
         self._compared: List[str] = []
-        self._sent: Any = None  # the changes that this step's requests carry; None: not fixed
+        self._sent: Any = None  # the changes that this step's requests carry; None: no request yet
         # True: the script has dropped averages before a step used them. `dropped`: the next step's
         # requests tell the other ranks; `_sent_dropped`: this step's requests do.
         self.dropped = self._sent_dropped = False
@@ -77,10 +77,11 @@ class Changes:
         self._sent, self._sent_dropped = None, False
 
     def compare(self, changes: Dict[str, List[str]], names: Sequence[str], *facts) -> None:
-        """Send the changes, if the step's requests have not carried them.
+        """Send the changes, unless the step's requests have carried them already.
 
-        If another rank has not made the same changes, its next requests of these names fail.
+        If another rank has not made the same changes, that rank's next requests fail.
 
+        :param names: names of the buckets, whose requests compare the changes.
         :param facts: arguments of :meth:`facts`.
         :raises HvdliteError: on every rank, unless all ranks have made the same changes.
         """
@@ -102,10 +103,10 @@ class Changes:
         return added
 
     def facts(self, names: Iterable[str], frozen: Iterable[str] = ()) -> List[str]:
-        """Return texts on which ranks must agree: of each parameter, then of the settings.
+        """Return texts that must be equal on all ranks: on each parameter, then on the settings.
 
-        :param names: the parameters with a hook.
-        :param frozen: the parameters that the script has frozen since the ranks compared them.
+        :param names: names of the parameters with a hook.
+        :param frozen: names of parameters that the script has frozen since ranks compared them.
         """
         still = [name for p, name in self.waiting.items() if not p.requires_grad]
         marks = dict.fromkeys((*still, *frozen), " (frozen)")
@@ -115,17 +116,17 @@ class Changes:
         return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
-        """Raise an error that names a differing parameter; raise ``error`` if there is none."""
+        """Raise an error that names a parameter that differs; if none differs, raise ``error``."""
         if getattr(error, "kind", None) == MISMATCH:  # every rank gets this error
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error
 
 
-_SAMPLE = 1024  # values of a tensor in the digest; a change of only other values stays unnoticed
+_SAMPLE = 1024  # a digest has the first values of a tensor; changes of later values go unnoticed
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
-    """Return a number above 0: equal states have equal numbers, other states most likely not.
+    """Return a number above 0; states that differ most likely have different numbers.
 
     :param sample: how many values of each tensor are used. With 0 only tensors of 1 value are used,
         such as step counts: other values may differ if the CPUs of two hosts round differently.
@@ -146,6 +147,6 @@ def _pieces(value: Any, sample: int) -> Iterator[bytes]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _pieces(each, sample)
-    # the repr of other types may contain addresses
+    # all other types count as equal, because their repr may contain addresses
     elif value is None or isinstance(value, (bool, int, float, str)):
         yield repr(value).encode()

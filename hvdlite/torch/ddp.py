@@ -1,4 +1,4 @@
-"""A communication hook: DistributedDataParallel reduces its gradients by hvdlite."""
+"""A communication hook with which DistributedDataParallel reduces its gradients over hvdlite."""
 
 import gc
 from typing import Dict, List, Optional, Tuple
@@ -18,7 +18,7 @@ from hvdlite.torch.ops import allreduce_async_
 class AllreduceState:
     """The state of :func:`allreduce_hook` for one model.
 
-    Every rank makes these states in the same order.
+    Every rank makes its AllreduceStates in the same order.
 
     :param process_set: the ranks of the model's process group.
     """
@@ -31,7 +31,7 @@ class AllreduceState:
 
 class _Only(ModuleState):
     def begin(self) -> None:
-        self.state: Optional[AllreduceState] = None  # state of models without an AllreduceState
+        self.state: Optional[AllreduceState] = None  # for a model that is registered with None
 
 
 _only = _Only()

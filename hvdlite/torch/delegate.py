@@ -32,8 +32,8 @@ from hvdlite.torch.tensors import DTYPES
 _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
 # PyTorch's backend for NCCL lacks the other integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
-_BRIEFLY = 0.01  # seconds between two looks at a call that waits for ranks
-_LEAVING = 10  # seconds for which a process that leaves the job waits for its tensors
+_BRIEFLY = 0.01  # seconds between two checks whether a rank has failed, while this rank waits
+_LEAVING = 10  # a process that leaves the job waits so many seconds for its tensors
 
 
 def mover_for(
@@ -41,10 +41,10 @@ def mover_for(
 ) -> Optional[Mover]:
     """Return the mover for these tensors; None: the tensors go through the host.
 
-    Collective for a process set's first tensor on a GPU, whatever the call: if the ranks make
-    different calls, hvdlite can then compare them.
+    The first call with a tensor on a GPU is collective, even if the ranks of the process set make
+    different calls: hvdlite then compares the calls.
 
-    :param tensors: the first one is on a device of ``GROUPS``.
+    :param tensors: the first tensor is on a device of ``GROUPS``.
     :param members: members of ``hvd_tensor``, equal on every rank.
     :raises hvdlite.HvdliteError: on every rank, if some rank has a tensor of these names on the
         host.
@@ -58,10 +58,10 @@ def mover_for(
     kinds = {tensor.device.type for tensor in tensors}
     if mover is None or len(kinds) != 1 or not _can_move(tensors, members):
         return None
-    others = [tensor.device for tensor in tensors if tensor.device != mover.device]
-    if others:
+    others = [(n, t.device) for n, t in zip(names, tensors) if t.device != mover.device]
+    for name, device in others[:1]:
         raise ValueError(
-            f"a tensor is on {others[0]}, but this rank's first tensor was on {mover.device}: "
+            f"tensor '{name}' is on {device}, but this rank's first tensor was on {mover.device}: "
             "keep all tensors of a process on one GPU, by torch.cuda.set_device(hvd.local_rank())"
         )
     return mover
@@ -109,10 +109,10 @@ class _Agreement:
                 if each.done():
                     each.finish()
         self._all.finish()
-        # A question ends when every rank has asked it, and other ranks may ask about other names.
+        # The check of a name ends when every rank asks for it, so ask for the other ranks' names.
         of_ranks = allgather_object(list(names), f"gpu.{device.type}.names", process_set)
         others = set().union(*of_ranks).difference(names)
-        with contextlib.suppress(HvdliteError):  # also if this rank uses such a name right now
+        with contextlib.suppress(HvdliteError):  # raised also if this rank is using one of `others`
             _ask(sorted(others), process_set).finish()
         for each in asked:
             _has_failed(each)
@@ -137,14 +137,14 @@ class _Agreements(ModuleState):
     def begin(self) -> None:
         self.lock = threading.Lock()
         self.made: Dict[tuple, _Agreement] = {}  # agreements, by job, group and kind of device
-        self.told: Set[str] = set()  # reasons that have been logged
+        self.told: Set[str] = set()  # logged reasons for which tensors go through the host
 
 
 _agreements = _Agreements()
 
 
 def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
-    """Return a new mover for the set's ranks; None: the ranks can have none. Collective."""
+    """Return a new mover for the set's ranks; None: NCCL can't move their tensors. Collective."""
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
@@ -156,7 +156,7 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
         try:
             refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
         except BaseException as error:
-            mover.close(error)  # without a wait, because the launcher may end this process soon
+            mover.close(error)  # waits for no thread, because the launcher may end this process
             raise
         reason = next((f"NCCL refuses: {each}" for each in refusals if each), "")
         if not reason:
@@ -194,8 +194,8 @@ def _close(agreement: _Agreement) -> None:
 
 
 def _leave() -> None:
-    """Wait before this process leaves the job, but not forever: other ranks may never submit some
-    of its tensors."""
+    """Wait for this process's tensors before it leaves the job, but not forever, because other
+    ranks may never submit some of these tensors."""
     finish_all(_LEAVING)
 
 

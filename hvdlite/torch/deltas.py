@@ -1,4 +1,4 @@
-"""Combines by Adasum the changes that each rank's optimizer step makes to the weights."""
+"""Combines the changes that the ranks' optimizer steps make to the weights, with Adasum."""
 
 from typing import Dict, Sequence
 
@@ -22,7 +22,7 @@ class Deltas:
         self.loaded(0)
 
     def loaded(self, digest: int) -> None:
-        """Make the next step check that either all ranks have loaded states (digest not 0) or none.
+        """Make the next step check that all ranks have loaded states (digest not 0), or no rank.
 
         The states themselves may differ between ranks, because each rank takes its own step.
         """

@@ -13,7 +13,7 @@ from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.objects import allgather_object
 from hvdlite.core.process_set import ProcessSet
 
-_STORE_TIME = timedelta(seconds=60)  # time limit of one request to the store; chosen
+_STORE_TIME = timedelta(seconds=60)  # time limit of one request to the store
 _FOR_EVER = timedelta(days=365)  # no time-out, because hvdlite finds dead ranks itself
 
 
@@ -99,5 +99,5 @@ def _nccl(store, rank: int, size: int) -> Any:
             os.environ[name] = before
 
 
-#: Makes the group that moves tensors, by the device's type. Tests add one for CPUs.
+#: For each type of device the function that makes a group. Tests add a function for CPUs.
 GROUPS: Dict[str, Callable[[Any, int, int], Any]] = {"cuda": _nccl}

@@ -2,7 +2,7 @@
 
 The gradients have Horovod's scale: docs/training.md, "Gradients through collectives". With
 ``create_graph`` gradients have gradients, too. Backward must reach a result on every rank or on no
-rank. Most classes here take several tensors, with their full names.
+rank. ``names`` are the full names of the tensors.
 """
 
 from typing import List, Sequence, Tuple
@@ -24,7 +24,7 @@ def is_recorded(tensors: Sequence) -> bool:
 
 
 class Allreduce(Function):
-    """Sum and Average; the other operations have no gradient."""
+    """An allreduce. Only Sum and Average have a gradient."""
 
     @staticmethod
     def forward(ctx, names, op: int, scales, process_set: ProcessSet, *tensors):

@@ -45,14 +45,14 @@ class TorchState(ObjectState):
 
 
 class _Module(StateDict):
-    """A module. ``sync`` must not call the module's own method ``reset``, if it has one."""
+    """Saves and restores a module."""
 
     def reset(self, value) -> None:
-        """Do nothing."""
+        """Do nothing: a module's own method ``reset``, if any, serves another purpose."""
 
 
 class _Optimizer(StateDict):
-    """An optimizer. The gradients of an unfinished step are dropped."""
+    """Saves and restores an optimizer. ``reset`` drops the gradients of an unfinished step."""
 
     def save(self, value) -> Any:
         return copy.deepcopy(plain_states(value).state_dict())

@@ -1,4 +1,4 @@
-"""Starts collectives on several PyTorch tensors together; callers pass names of core/names.py.
+"""Starts collectives on several PyTorch tensors together; callers pass the tensors' full names.
 
 Each function returns a handle; the handle's result is the list of result tensors.
 """
@@ -36,7 +36,7 @@ def allreduce(
 
 
 # again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
-# and returns the result; None: no such call was recorded. call: average, name, op, scales, set.
+# and returns the result; None: note() has not recorded this call. call: the arguments of note().
 again = _prepared.again_tensor
 _prepared.setup(
     {"tensor_type": torch.Tensor, "strided": torch.strided, "empty_like": torch.empty_like}
@@ -44,7 +44,10 @@ _prepared.setup(
 
 
 def note(tensor, call: tuple) -> None:
-    """Record that this call passed its checks, for :func:`again`."""
+    """Record a call that has passed its checks, so that :func:`again` can repeat it.
+
+    :param call: average, name, op, prescale factor, postscale factor, process set.
+    """
     if tensor.device.type not in DELEGATED:
         prepared.note((call, tensor.dtype, tensor.shape), lambda: _described(tensor, *call))
 
@@ -64,10 +67,11 @@ def allreduce_plan(
 ) -> Callable[[], torch.Tensor]:  # fmt: skip
     """Return a function without arguments that repeats this ``allreduce`` at less cost.
 
-    The function is like that of ``hvdlite.numpy.allreduce_plan``. Autograd does not record calls.
+    ``hvdlite.numpy.allreduce_plan`` describes the function. Autograd does not record its calls.
 
-    :param tensor: contiguous, as is ``out``, which receives the result and may be ``tensor``.
-    :raises ValueError: an argument is wrong; all other errors come from the returned function.
+    :param tensor: a contiguous tensor.
+    :param out: a contiguous tensor for the results, which may be ``tensor``.
+    :raises ValueError: an argument is wrong; the returned function raises all other errors.
     """
     full, *rest = _described(
         tensor, average, name, op, prescale_factor, postscale_factor, process_set
@@ -125,7 +129,7 @@ def reducescatter(names, tensors, op, scales, process_set: ProcessSet) -> Handle
 
 
 def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
-    """Start an alltoall. The only result is a pair: the rows, and the number from each rank."""
+    """Start an alltoall. The result is one pair: the rows, and the number of rows of each rank."""
     group = group_of(process_set)  # raises on ranks outside of the set
     check(name, tensor, gpu=True)
     details = {"group": group, **split_members(tensor.shape, splits, name, process_set)}
@@ -133,7 +137,7 @@ def alltoall(name: str, tensor, splits, process_set: ProcessSet) -> Handle:
 
 
 def _inputs(names, tensors, members: dict, process_set: ProcessSet) -> Tuple[Any, List]:
-    """Return the mover between GPUs (None: through the host), and the tensors as they are sent."""
+    """Return the mover (None: the tensors go through the host), and contiguous tensors to send."""
     for name, tensor in zip(names, tensors):
         check(name, tensor, gpu=True)
     mover = mover_of(names, tensors, members, process_set)
@@ -153,7 +157,7 @@ def _outputs(ins, tensors, in_place: bool, mover) -> List[torch.Tensor]:
     """Return the tensors for the results. A staged tensor's result is its copy on the host.
 
     In place, a tensor that overlaps another tensor of the call gets a new tensor for its result,
-    because the collectives run concurrently and would read what the other has written.
+    because the collectives run concurrently, and one would read another's result.
     """
     own = [in_place or (mover is None and is_staged(tensor)) for tensor in tensors]
     if in_place and len(ins) > 1:
@@ -167,7 +171,7 @@ def _start(mover, kind, names, ins, outs, details, tensors, in_place=False) -> H
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
-    if in_place:  # and again at the end, because the script may use the tensors in between
+    if in_place:  # here and at the end, because the script may use the tensors in between
         written(tensors)
 
     def finish() -> List[torch.Tensor]:

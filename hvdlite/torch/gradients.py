@@ -29,8 +29,8 @@ class Gradients(GradientReducer):
     sparse. So the allreduces of the first step begin when backward has ended. A parameter that
     backward has not reached on any rank has no bucket, because its gradient may be sparse.
 
-    Only the newest object reduces a parameter's gradient. The hooks of two objects would reduce the
-    gradient twice, and each would move it to its own memory. An older object with the same
+    Only the newest Gradients object reduces a parameter's gradient. The hooks of two objects would
+    reduce the gradient twice, and move the gradient to two memories. An older object with the same
     parameter raises when it is used, even after the newer object is freed, because ranks may free
     objects at different times.
 
@@ -48,8 +48,8 @@ class Gradients(GradientReducer):
         self._groups = groups
         self._names: Dict[torch.Tensor, str] = {}
         self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
-        # Parameters without a bucket -> how often backward has written the gradient in this step.
-        # The parameters are in the order in which backward wrote their gradients.
+        # parameter without a bucket -> how often backward has written its gradient in this step;
+        # in the order in which backward wrote the gradients
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
@@ -74,7 +74,7 @@ class Gradients(GradientReducer):
             check(name, param, gpu=True)
             if param.requires_grad:
                 self._names[param] = name
-                # a placeholder, which _call replaces by the real hook
+                # `id` is a placeholder: _call() puts the real hook in its place
                 self._hooks[param] = param.register_post_accumulate_grad_hook(id)
             else:
                 self.changes.waiting[param] = name
@@ -131,7 +131,7 @@ class Gradients(GradientReducer):
         return max({**times, **self._written}.values()) >= self.changes.passes
 
     def loaded(self, digest: int) -> None:
-        """Make the next step that begins compare the digest of loaded states; 0: no states."""
+        """Make ranks compare this digest of loaded states in the next step; 0: nothing loaded."""
         if digest and self.written:
             self._loaded = digest
         else:
@@ -150,7 +150,7 @@ class Gradients(GradientReducer):
             part.copy_(torch.zeros_like(part) if known is None else known)
 
     def restart(self) -> None:
-        """Count passes from 0 again."""
+        """Count backward passes from 0 again."""
         self.changes.begin()
         self._written.clear()
         for bucket in self._buckets or ():
@@ -189,7 +189,7 @@ class Gradients(GradientReducer):
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Start the bucket when backward has written the bucket's last gradient, that of ``last``.
+        """Make the hook of ``last``, whose gradient backward writes last, start the bucket.
 
         The hook of each other parameter is the method ``append`` of a list, because a function in
         Python takes several times as long as a small gradient's share of the allreduce.
@@ -206,7 +206,7 @@ class Gradients(GradientReducer):
             bucket.start(self.changes.digest(self._states))
 
     def _is_full(self, bucket: Bucket) -> bool:
-        """Return True if backward has written all gradients; raise if it wrote any too often."""
+        """Return True if backward has written all gradients; raise for one written too often."""
         for at, times in Counter(map(id, bucket.written)).items():
             if times > self.changes.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))
@@ -273,9 +273,9 @@ class Gradients(GradientReducer):
             self.changes.explain(errors[0], self._names.values(), frozen)
 
     def _reduce_known(self) -> Dict[torch.Tensor, torch.Tensor]:
-        """Reduce the buckets. Forget the buckets if parameters are new, and return their results.
+        """Reduce the buckets. If parameters are new, forget the buckets and return the results.
 
-        A parameter is new if all ranks have added or thawed it, or if backward has reached it.
+        A parameter is new if all ranks have added or thawed it, or if backward now reaches it.
         """
         known, again = self._buckets, False
         if known is not None:

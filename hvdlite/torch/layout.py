@@ -1,4 +1,4 @@
-"""Decides which gradients of an optimizer are sent together, in which order, for all ranks."""
+"""Decides for all ranks which gradients of an optimizer are sent together, and in which order."""
 
 from collections import defaultdict
 from operator import attrgetter
@@ -30,7 +30,7 @@ def agreed(
     :param facts: texts that must be equal on all ranks: of ``named``, then of other parameters.
     :param written: the parameters in the order in which backward has written their gradients.
     :param kinds: name of each parameter that backward has reached -> True if its gradient is
-        sparse. This function adds what the other ranks know.
+        sparse. This function adds the other ranks' entries.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     names = {name: param for param, name in named.items()}
@@ -64,7 +64,7 @@ def split(
     """
     if not is_elementwise(reduction):
         return [[param] for param in params]
-    present = set(params)  # only parameters that are not frozen, unreached or sparse
+    present = set(params)  # `chosen` may also have frozen, unreached and sparse parameters
     groups = [[param for param in group if param in present] for group in chosen]
     grouped = {param for group in groups for param in group}
     groups.append([param for param in params if param not in grouped])

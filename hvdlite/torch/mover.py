@@ -1,4 +1,4 @@
-"""Moves GPU tensors in the order of their turns, which is the same on all ranks."""
+"""Moves GPU tensors between ranks in the order of their turns: numbers equal on all ranks."""
 
 import contextlib
 import json
@@ -43,20 +43,20 @@ class Mover:
         self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
         self._closed = threading.Event()
-        # NCCL's abort may wait for a call that blocks, and the store for a host that is lost. No
-        # thread can start while Python ends.
+        # Threads, because NCCL's abort may wait for a call that blocks, and the store for a host
+        # that is lost. Started now, because no thread can start while Python ends.
         self._threads = [_started(self._abort), _started(self._watch_store)]
 
     def run(self) -> None:
-        """Begin to make the calls for which no caller waits, in a thread of its own."""
+        """Start a thread that makes the calls for which no caller waits."""
         self._threads.append(_started(self._run))
 
     def try_out(self) -> str:
-        """Sum a number over the ranks; return the error if the group refuses to, else "".
+        """Sum a number over the ranks; return the text of the group's error, or "".
 
-        NCCL makes its communicator in the first call. It may refuse GPUs that hvdlite accepts. If
-        another rank is dead or NCCL refuses there, the call may block for ever, and an abort does
-        not end it: a thread of its own makes the call.
+        NCCL makes its communicator in the first call, and may refuse GPUs that hvdlite accepts. If
+        another rank is dead, or NCCL fails on another rank, the call may block for ever, and no
+        abort ends it. So a separate thread makes the call.
 
         :raises hvdlite.HvdliteError: the job has failed.
         """
@@ -72,7 +72,7 @@ class Mover:
         return ""
 
     def _ready(self) -> Any:
-        """Return an event after all work that the caller has submitted to the GPU so far."""
+        """Return a CUDA event that follows all work of the caller's stream; None for a CPU."""
         return self._stream and torch.cuda.current_stream(self.device).record_event()
 
     def start(self, kind: int, names, tensors, outs, members: Sequence[dict]) -> "Delegated":
@@ -108,7 +108,7 @@ class Mover:
             self._calls.release()
 
     def _next_batch(self) -> List[Move]:
-        """Return the moves of the next batch; []: some of them are not agreed yet."""
+        """Return the moves of the next batch; []: ranks have not agreed on all of them yet."""
         with self._changed:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
@@ -129,7 +129,7 @@ class Mover:
             if self.failed:
                 raise self.failed
             self._begin(batch)
-        except BaseException as error:  # Ctrl-C, too: the other ranks wait for this call
+        except BaseException as error:  # Ctrl-C, too, because other ranks wait for this call
             cause = self.failed or self._cause_of(error, batch)
             for move in batch:
                 move.error = cause
@@ -171,7 +171,7 @@ class Mover:
         return move.out
 
     def check(self) -> None:
-        """If the job has failed, end the group's calls, which wait for dead ranks, and raise."""
+        """If the job has failed, end the group's calls, because they wait for dead ranks; raise."""
         try:
             call(lib.hvd_check)
         except Exception as error:
@@ -278,7 +278,7 @@ def _started(function: Callable, *args) -> threading.Thread:
 
 
 class Delegated:
-    """Several collectives that a mover has started together; like ``Started``."""
+    """Several collectives that a mover has started together, with the methods of ``Started``."""
 
     def __init__(self, mover: Mover, started: Started, moves: List[Move]) -> None:
         self._mover, self._started, self._moves = mover, started, moves

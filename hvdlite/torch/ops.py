@@ -246,7 +246,8 @@ def _start_allreduce_(
 def _without_gradient(start: Callable[..., Handle]) -> Callable[..., Handle]:
     @functools.wraps(start)
     def form(*args, **kwargs) -> Handle:
-        with torch.no_grad():  # not as a decorator: unnamed tensors would get its line as name
+        # not a decorator, because an unnamed tensor would be named by the decorator's line
+        with torch.no_grad():
             return start(*args, **kwargs)
 
     return form
@@ -304,7 +305,7 @@ def _first(results: Sequence):
     return results[0]
 
 
-# These functions return a Handle; @waiting waits for the Handle and returns its result.
+# The functions below return a Handle; @waiting waits for the Handle and returns its result.
 
 
 def _reduced(function, start, names, tensors, compression, op, scales, process_set) -> Any:

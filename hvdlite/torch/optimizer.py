@@ -155,7 +155,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with notes.update():
             return super().step()
 
-    vars(step)["hooked"] = True  # otherwise PyTorch would call hooks of steps here, too
+    vars(step)["hooked"] = True  # otherwise PyTorch would call the hooks of step() twice
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Call the optimizer's zero_grad, and forget averages that no step has used."""
@@ -164,7 +164,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._synchronized = self._asked = False  # GradScaler has skipped the step
         elif not self._gradients.due:
             self._gradients.restart()  # drops the passes so far
-        # if a step is due, the read of param_groups averages the gradients first
+        # if a step is due, zero_grad() averages the gradients first, as it reads param_groups
         super().zero_grad(set_to_none)
         if isinstance(self._gradients, Gradients) and (drops or self._synchronized):
             self._gradients.changes.dropped = True
@@ -212,7 +212,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backwards in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
-        if isinstance(self._gradients, Gradients):  # with Adasum any number of backwards is right
+        if isinstance(self._gradients, Gradients):  # Adasum's Deltas take any number of backwards
             self._gradients.changes.passes = passes
             self._gradients.restart()
 
@@ -241,7 +241,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._gradients.adopt(added, removed)
 
     def begin_anew(self) -> None:
-        """Prepare for other ranks, between two steps; :mod:`hvdlite.elastic` calls this."""
+        """Prepare, between two steps, for a changed set of ranks (:mod:`hvdlite.elastic`)."""
         self._synchronized = self._asked = False
         if isinstance(self._gradients, Gradients):
             self._gradients.changes.dropped = False
@@ -304,8 +304,9 @@ def _distribute(optimizer, kind: type, gradients, known: dict) -> DistributedOpt
             gradients.changes.look = weakref.WeakMethod(distributed._adopt)
         if optimizer.state:  # states that this rank may have loaded alone
             gradients.loaded(digest_of({"state": optimizer.state_dict()["state"]}, sample=0))
-        distributed.register_step_pre_hook(_refuse_alone)  # for both objects
-        distributed.register_load_state_dict_pre_hook(  # for both objects
+        # the wrapped optimizer calls these hooks, too
+        distributed.register_step_pre_hook(_refuse_alone)
+        distributed.register_load_state_dict_pre_hook(
             lambda _, states: gradients.loaded(digest_of(states))
         )
     _keep_scheduler(distributed)

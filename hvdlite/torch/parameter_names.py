@@ -31,9 +31,9 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
 
 
 def numbered(groups: Sequence[dict], known: Dict[torch.Tensor, str]) -> Dict[torch.Tensor, str]:
-    """Return names for unnamed parameters: their places, plus "'" if that name is taken.
+    """Return a name for each unnamed parameter: the numbers of its group and its place in it.
 
-    A name may be taken, because later groups change places when a script removes a group.
+    A "'" follows if an earlier parameter has this name: removing a group renumbers later groups.
     """
     taken, found = set(known.values()), {}
     for i, group in enumerate(groups):

@@ -67,8 +67,8 @@ class SyncBatchNorm(_BatchNorm):
         return count, mean, var, centered
 
     def _sum_over_ranks(self, sums):
-        # Each call has its own name, because the layer may run again before backward ends. In a new
-        # job all ranks count from 0 again.
+        # owner_name() adds a number, because the layer may run again before backward ends. In a
+        # new job all ranks count from 0 again.
         return ops.allreduce(sums, name=owner_name(f"{self._owner}."), op=Sum)
 
     @torch.no_grad()

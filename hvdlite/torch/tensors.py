@@ -11,7 +11,7 @@ DTYPES = {getattr(torch, name): code for name, code in DTYPE_CODES.items()}
 
 DELEGATED = {"cuda"}  # types of devices whose tensors hvdlite.torch.delegate may move
 
-# nested, masked and fake tensors have another method
+# nested, masked and fake tensors, which check() refuses, override this method
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
@@ -52,7 +52,7 @@ def memory_of(tensor: torch.Tensor) -> Memory:
 
 
 def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
-    """Return the tensor, made contiguous and, unless ``stays``, copied to the host."""
+    """Return the tensor, made contiguous and, unless ``stays`` is True, on the host."""
     tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if stays else on_host(tensor)
 

@@ -10,8 +10,11 @@ import torch
 import hvdlite_autoload
 
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
-    raise ImportError(f"hvdlite's backend needs PyTorch 2.4 or newer: this is {torch.__version__}")
+    raise ImportError(
+        f"hvdlite's backend needs PyTorch 2.4 or newer, but this is PyTorch {torch.__version__}: "
+        "run `pip install --upgrade torch`"
+    )
 hvdlite_autoload.register_with_torch()
 
-# imported before the first process group, because its ranks would wait for each other's imports
+# imported now, because a rank that imports these modules for a process group delays other ranks
 from hvdlite.torch.backend import groups, place, reconfigure  # noqa: E402, F401

@@ -1,5 +1,5 @@
 // hvdlite as PyTorch's backend for CPU tensors: runs calls of torch.distributed as collectives of
-// the core.
+// hvdlite's C core.
 //
 // Gloo (group.h) runs calls that the core lacks, and calls on tensors that the core can't handle,
 // such as sparse tensors.
@@ -35,7 +35,7 @@ class HvdBackend : public Group {
         });
     }
 
-    // Runs an allreduce whose result only the root stores. Other ranks' tensors do not change.
+    // Runs an allreduce whose result only the root stores. The other ranks' tensors do not change.
     WorkPtr reduce(Tensors &tensors, const ReduceOptions &o) override {
         check_root("reduce", o, tensors);
         assertSingleElement(refusal("reduce"), tensors);
@@ -242,7 +242,7 @@ class HvdBackend : public Group {
         assertRootTensor(refusal(call), o.rootTensor, static_cast<int64_t>(tensors.size()));
     }
 
-    // Returns true if one rank gives several tensors for one result; the core can't do this.
+    // Returns true if this rank passes several tensors for one result: only Gloo can do this.
     bool several(const char *call, const Tensors &tensors) const {
         if (tensors.size() == 1) return false;
         assertNonEmpty(refusal(call), tensors);

@@ -1,10 +1,10 @@
 // Calls: the state that the calls of a group share, and the state of the process.
 //
-// The state of the calls has handles of the core that later calls can reuse, and a list of the
-// calls in progress, so that these can be aborted.
+// A group's Calls keeps handles of the C core for reuse by later calls, and lists the calls in
+// progress, so that abort() can end these calls.
 //
-// The calls of a group use NAMES names in turn. For a name that recurs, the core sends only a cache
-// id, and need not describe and check the tensor again.
+// The calls of a group take NAMES names in turn. If a tensor's name recurs, the core sends only a
+// cache id instead of the tensor's description.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -30,12 +30,12 @@ class Keeper;
 
 // The state that the backend keeps between calls. Made when Python loads the backend.
 struct Process {
-    pid_t pid = getpid();               // to recognize a forked child, which has no threads
-    struct core core = {};              // functions of the core that Python has loaded
+    pid_t pid = getpid();               // of the parent in a forked child, which has no threads
+    struct core core = {};              // the functions of the C core
     PyObject *bucket = nullptr;         // bucket() of groups.py; never released
-    std::atomic<int> jobs{1};           // number of the job; reconfigure begins another job
-    std::atomic<bool> stage_all{false}; // for tests without a GPU: stage CPU tensors, too
-    Keeper *keeper = nullptr;           // never freed: its threads are not joined
+    std::atomic<int> jobs{1};           // number of the current job; reconfigure() adds 1
+    std::atomic<bool> stage_all{false}; // true: copy CPU tensors like a GPU's tensors, for tests
+    Keeper *keeper = nullptr;           // never freed, because its threads are not joined
 };
 inline Process process;
 
@@ -51,13 +51,13 @@ class Call : public c10::intrusive_ptr_target {
 
   private:
     friend class Calls;
-    c10::intrusive_ptr<Call> own_; // a reference to itself while it is in its group's list
+    c10::intrusive_ptr<Call> own_; // keeps this call alive while it is in its group's list
     Call *next_ = nullptr, **link_ = nullptr;
 };
 
 class Calls : public c10::intrusive_ptr_target {
   public:
-    // has many divisors: if a step's number of calls is a divisor, each step has the same names
+    // 60 has many divisors: if a training step's number of calls divides 60, steps repeat the names
     static constexpr int NAMES = 60;
 
     // All properties, apart from memory, in which two tensors with the same name may differ.
@@ -74,7 +74,8 @@ class Calls : public c10::intrusive_ptr_target {
     // ---- calls in progress ----
     bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
-    // Returns false if the group was aborted before: the caller must abort the call.
+    // Adds a call in progress. Returns false if the group was aborted: the caller must abort the
+    // call.
     bool enter(Call &call) {
         std::lock_guard<std::mutex> lock(mutex_);
         call.own_ = c10::intrusive_ptr<Call>::reclaim_copy(&call);
@@ -85,7 +86,7 @@ class Calls : public c10::intrusive_ptr_target {
         return !aborted_;
     }
     void leave(Call &call) {
-        c10::intrusive_ptr<Call> own; // released without the lock
+        c10::intrusive_ptr<Call> own; // declared before the lock, to be released after the lock
         std::lock_guard<std::mutex> lock(mutex_);
         own = std::move(call.own_);
         if (!own) return;
@@ -107,14 +108,16 @@ class Calls : public c10::intrusive_ptr_target {
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 
-    // Returns a handle that can run such a tensor again, or NULL. The caller owns the handle.
+    // Returns a handle that can run a tensor with these properties again, or NULL. The caller owns
+    // the handle.
     hvd_handle *take(int name, const Like &like) {
         std::lock_guard<std::mutex> lock(mutex_);
         Slot &slot = slots_[name];
         return slot.like == like ? std::exchange(slot.handle, nullptr) : nullptr;
     }
 
-    // Stores a handle for reuse. Its last run must have succeeded; no other thread may have it.
+    // Stores a handle for reuse. The handle's last run must have succeeded, and no other thread may
+    // use the handle.
     void keep(int name, const Like &like, hvd_handle *handle) {
         std::lock_guard<std::mutex> lock(mutex_);
         std::swap(slots_[name].handle, handle);
@@ -129,7 +132,7 @@ class Calls : public c10::intrusive_ptr_target {
     };
     std::array<std::atomic<int>, NAMES> under_way_ = {};
     std::atomic<bool> aborted_{false}; // set under the lock
-    std::mutex mutex_;                 // guards:
+    std::mutex mutex_;                 // guards the fields below
     std::array<Slot, NAMES> slots_ = {};
     Call *first_ = nullptr;
 };

@@ -1,7 +1,7 @@
-// Checks: prepares the tensors of a call for the core.
+// Checks: refuses wrong tensors of a call, and replaces tensors that the C core can't use by dense
+// buffers.
 //
-// The tensors must agree in the necessary properties; buffers replace tensors that are not dense.
-// PyTorch's own checks (c10d/Utils.hpp) raise most errors. Where these checks are too strict,
+// PyTorch's own checks (c10d/Utils.hpp) raise most errors. Where PyTorch's checks are too strict,
 // the checks here raise errors with the same words.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hvdlite {
 
-// Raises an error for a call. PyTorch's checks call it with the reason.
+// Raises an error about one call. PyTorch's checks call this object with the reason.
 struct Refusal {
     const char *call;
     int rank, size;
@@ -40,13 +40,14 @@ inline void check_alike(const Tensors &many, const at::Tensor &one) {
 
 inline void check_times(const at::Tensor &large, const at::Tensor &small, int ranks) {
     check_type(large, small);
-    TORCH_CHECK(large.numel() == small.numel() * ranks, "hvdlite: expected one tensor to have ",
-                ranks, " times as many elements as the other: got sizes ", large.sizes(), " and ",
-                small.sizes());
+    TORCH_CHECK(large.numel() == small.numel() * ranks, "hvdlite: expected the tensor with all ",
+                "ranks' parts to have ", ranks, " times as many elements as the tensor with one ",
+                "part: got sizes ", large.sizes(), " and ", small.sizes());
 }
 
 inline void check_parts(const at::Tensor &t, const std::vector<int64_t> &splits, int ranks) {
-    TORCH_CHECK(t.dim() > 0, "hvdlite: all_to_all_single takes no tensors without dimensions");
+    TORCH_CHECK(t.dim() > 0, "hvdlite: all_to_all_single: expected tensors with at least one ",
+                "dimension, got a tensor without dimensions: reshape it to (1,)");
     c10d::checkSplitSizes(splits, t, ranks);
 }
 
@@ -66,7 +67,8 @@ inline Tensors dense_of(const Tensors &tensors) {
     return copies;
 }
 
-// Like dense_of, but also clones tensors that overlap: the core moves all tensors concurrently.
+// Like dense_of, but also clones tensors that overlap, because the core moves all tensors
+// concurrently.
 inline Tensors apart_of(const Tensors &tensors) {
     Tensors copies = dense_of(tensors);
     if (copies.size() < 2) return copies;
@@ -74,7 +76,7 @@ inline Tensors apart_of(const Tensors &tensors) {
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return begin_of(copies[a]) < begin_of(copies[b]); });
-    size_t last = 0; // the tensor that ends at `end`, the highest end so far
+    size_t last = 0; // number of the tensor that ends at `end`, the highest end so far
     const char *end = nullptr;
     for (size_t i : order) {
         if (copies[i].nbytes() == 0) continue;
@@ -93,7 +95,7 @@ inline std::vector<int64_t> numbers_of(const Tensors &tensors) {
 }
 
 // Returns the tensors for the core to write to: the given tensors, or new buffers for tensors that
-// are not contiguous or on a GPU.
+// are on a GPU or not contiguous.
 inline Tensors buffers_of(const Tensors &tensors) {
     Tensors buffers;
     for (const at::Tensor &t : tensors)

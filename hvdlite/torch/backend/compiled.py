@@ -2,8 +2,8 @@
 
 PyTorch's interface for backends has no stable ABI. So the name of the compiled file contains
 PyTorch's version and a hash of Python's ABI, PyTorch's headers, the sources and the compiler's
-flags. ``python -m hvdlite.torch.backend.compiled`` compiles before a job whose ranks lack a
-compiler.
+flags. If the ranks of a job lack a compiler, run ``python -m hvdlite.torch.backend.compiled``
+before the job.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _NAME = "hvdlite.torch.backend.compiled"
 
 class _Loaded(ModuleState):
     def begin(self) -> None:
-        self.module: Any = None  # backend.cpp, as Python has loaded it
+        self.module: Any = None  # the Python module that backend.cpp defines
 
 
 _loaded = _Loaded()
@@ -56,7 +56,7 @@ def build(patience: float) -> Path:
     :param patience: seconds to wait while another process compiles.
     """
     what = f"its backend for PyTorch {torch.__version__} (`python -m {_NAME}`)"
-    abi = importlib.machinery.EXTENSION_SUFFIXES[0]  # importing sysconfig would take 2 ms
+    abi = importlib.machinery.EXTENSION_SUFFIXES[0]  # sysconfig knows it, too, but imports in 2 ms
     sources = [*_SOURCES, *compiled.CORE_HEADERS, *_headers_of_torch()]
     return compiled.build(
         what, torch_stem(torch.__version__), [abi, *_flags()], sources, _command, patience
@@ -64,7 +64,7 @@ def build(patience: float) -> Path:
 
 
 def _headers_of_torch() -> List[Path]:
-    """Return the headers that decide the ABI, which may differ between builds of one version."""
+    """Return the headers that decide PyTorch's ABI. Builds of one version may differ in them."""
     include = Path(torch.__file__).parent / "include"
     c10d = include / "torch" / "csrc" / "distributed" / "c10d"
     names = "Backend.hpp", "Store.hpp", "Types.hpp", "Work.hpp"

@@ -27,7 +27,7 @@ class Group : public Backend {
     };
 
     // name: prefix of the names of the group's tensors; unique, and the same on all ranks.
-    // reconfigure: a Reconfigure that later gives the group its ranks; None: it has them already.
+    // reconfigure: a Reconfigure that later gives the group its ranks; None: the ranks are fixed.
     Group(int rank, int size, int group, std::string name, Milliseconds timeout,
           c10::intrusive_ptr<Store> store, py::object reconfigure)
         : Backend(rank, size), job_(reconfigure.is_none() ? process.jobs.load() : 0), group_(group),
@@ -51,7 +51,7 @@ class Group : public Backend {
     // Makes profiles name the group's events as Gloo's events, for HVDLITE_AS_GLOO=1.
     void as_gloo() { as_gloo_ = true; }
 
-    // Makes all calls in progress, except Gloo's, and all later calls fail. Any thread may call it.
+    // Makes all later calls fail, and all calls in progress except Gloo's. Any thread may call it.
     void abort() { calls_->abort(); }
 
     // Memory for DistributedDataParallel's buckets. All ranks call allocateTensor.
@@ -144,7 +144,7 @@ class Group : public Backend {
         return started(type, title, ins, operation, number, fill);
     }
 
-    // Returns the group of Gloo. All ranks make it in the first call that needs Gloo.
+    // Returns Gloo's process group, which all ranks make in the first call that needs Gloo.
     Backend &gloo() {
         check_alive();
         std::lock_guard<std::mutex> lock(mutex_);
@@ -207,7 +207,7 @@ class Group : public Backend {
             return std::max(left, Milliseconds(1));
         }
         // Returns false if the signal is late or has failed, for instance because a rank has died.
-        // For a failure `why` gets the reason.
+        // Appends the reason of a failure to `why`.
         bool comes(Work &work, std::string &why) const {
             try {
                 return work.wait(left());
@@ -220,13 +220,15 @@ class Group : public Backend {
     };
 
     static const at::Tensor &only(const Tensors &tensors) {
-        TORCH_CHECK(tensors.size() == 1, "hvdlite: send and recv take one tensor");
-        TORCH_CHECK(moves(tensors[0]), "hvdlite: send and recv take dense tensors");
+        TORCH_CHECK(tensors.size() == 1, "hvdlite: send and recv take one tensor: got ",
+                    tensors.size());
+        TORCH_CHECK(moves(tensors[0]), "hvdlite: send and recv take dense tensors: got a tensor ",
+                    "of layout ", tensors[0].layout(), " on ", tensors[0].device());
         return tensors[0];
     }
 
     std::string name_of(int tag) const {
-        TORCH_CHECK(tag >= 0, "hvdlite: a tag is at least 0: got ", tag);
+        TORCH_CHECK(tag >= 0, "hvdlite: expected a tag of 0 or more, got ", tag);
         return name_ + ".tag" + std::to_string(tag);
     }
 
@@ -265,19 +267,20 @@ class Group : public Backend {
     }
 
     void check_reconfigures() const {
-        TORCH_CHECK(reconfigure_, "hvdlite: the process group ", name_,
-                    " can't be reconfigured: ", "give init_process_group enable_reconfigure=True");
+        TORCH_CHECK(reconfigure_, "hvdlite: the process group ", name_, " can't be reconfigured: ",
+                    "pass enable_reconfigure=True to init_process_group");
     }
 
     void check_alive() const {
         TORCH_CHECK_WITH(DistBackendError, job_ == process.jobs, "hvdlite: the process group ",
                          name_, " has no ranks: ",
-                         reconfigure_ ? "call reconfigure first" : "reconfigure has ended its job");
+                         reconfigure_ ? "call reconfigure first"
+                                      : "reconfigure has ended its job: make the group again");
         TORCH_CHECK_WITH(DistBackendError, !calls_->aborted(), "hvdlite: the process group ", name_,
                          " was aborted on this rank: destroy it, and make another one");
     }
 
-    int job_; // number of the job; reconfigure changes this and other fields between calls
+    int job_; // number of the group's job; reconfigure() changes this and other fields
     const int group_;
     std::string name_;
     const c10::intrusive_ptr<Options> options_;
@@ -287,7 +290,7 @@ class Group : public Backend {
     PyObject *const reconfigure_;       // never freed; NULL: the ranks are fixed
     std::atomic<uint64_t> number_{0};   // number of the last call
     std::atomic<uint64_t> barriers_{0}; // number of monitored barriers
-    std::mutex mutex_;                  // guards:
+    std::mutex mutex_;                  // guards gloo_
     c10::intrusive_ptr<Backend> gloo_;  // NULL: not made yet
 };
 

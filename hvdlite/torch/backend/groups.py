@@ -36,7 +36,7 @@ _groups = _Groups()
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
     """Return the backend of a new process group; PyTorch calls this on each rank of the group.
 
-    The first call joins the job, as ``hvdlite.init()`` does, unless the program has done so.
+    The first call joins the job, as ``hvdlite.init()`` does, unless the program has joined it.
 
     :raises hvdlite.HvdliteError: MPI does not know the other ranks.
     :raises RuntimeError: there is no compiler, or a rank is late.
@@ -53,16 +53,16 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
 def own_memory() -> None:
     """Let DistributedDataParallel get its buckets from this backend, if there is no GPU.
 
-    With a GPU the variable would also make NCCL allocate memory.
+    With a GPU, ``DDP_DISABLE_COMM_MEM=0`` makes NCCL allocate memory, too.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
-    """Return the group's ranks, and a number that is unique among groups with its first rank."""
+    """Return the group's ranks, and a number that no other group with the same first rank has."""
     number = next(_groups.numbers) if rank == 0 else ""
-    # an earlier group may have used the store
+    # number of earlier groups that have used this store, because their keys are still in the store
     meeting = (store.add("hvdlite/meeting", 1) - 1) // size
     store.set(f"hvdlite/{meeting}/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{meeting}/{other}" for other in range(size)]
@@ -72,7 +72,7 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:
-    """Wait for the keys; raise if the job fails meanwhile, because the store sees no deaths."""
+    """Wait for the store's keys; raise if the job fails: the store does not notice dead ranks."""
     until = time.monotonic() + timeout.total_seconds()
     while True:
         try:
@@ -100,7 +100,8 @@ def _core_group(members: List[int], number: int) -> int:
 
 
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
-    """Return a tensor in memory that the ranks of a host share. Collective, within the seconds."""
+    """Return a tensor in memory that the ranks of a host share. Collective; waits for ``seconds``
+    at most."""
     with collectives.limit_waits(seconds):
         return empty_shared(size, dtype)
 

@@ -1,10 +1,10 @@
 // Keeper: the threads that complete PyTorch's futures.
 //
 // The engine's thread passes operations to the keeper when the core is done with their tensors. A
-// future's callback may take Python's lock, or wait for another future. So when a thread takes an
-// operation and no other thread is free, it starts another thread. The threads end before the
-// interpreter does: a finalizing interpreter kills threads that ask for its lock, in the middle of
-// C++ code.
+// future's callback may take Python's lock, or wait for another future. So a keeper's thread that
+// takes an operation starts another thread if no other thread is free. The threads end before the
+// interpreter ends, because an interpreter that ends kills each thread that asks for Python's lock,
+// in the middle of C++ code.
 #pragma once
 
 #include "operation.h"
@@ -24,7 +24,7 @@ class Keeper {
         if (first) wake();
     }
 
-    // Takes over a reference to an operation whose tensors are done. Mostly called by the engine.
+    // Takes over a reference to an operation when the core is done with the operation's tensors.
     void take(Operation *operation) {
         std::lock_guard<std::mutex> lock(mutex_);
         done_.push_back(operation);
@@ -32,7 +32,7 @@ class Keeper {
     }
 
     // Ends the threads. Operations in progress are never freed. The caller must not hold Python's
-    // lock, because a thread may wait for it.
+    // lock, because a thread of the keeper may wait for this lock.
     void stop() {
         static const Milliseconds PATIENCE(2000);
         std::unique_lock<std::mutex> lock(mutex_);
@@ -72,7 +72,7 @@ class Keeper {
         if (--free_ == 0)
             add_thread();
         else if (!limited_.empty())
-            // maybe only this thread waited for the next deadline: wake another thread to do so
+            // another thread must wait for the next deadline, if no other thread does so
             news_.notify_one();
         lock.unlock();
         operation->conclude();
@@ -89,7 +89,7 @@ class Keeper {
         return operation;
     }
 
-    // Takes an operation that is late; if none is, sets `next_` to the next deadline.
+    // Takes an operation whose deadline has passed; without one, sets `next_` to the next deadline.
     c10::intrusive_ptr<Operation> take_late() {
         next_ = Clock::time_point::max();
         for (size_t i = 0; i < limited_.size(); i++) {
@@ -107,7 +107,7 @@ class Keeper {
     }
 
     static constexpr int MOST_FREE = 2;
-    std::mutex mutex_; // guards all fields; its holder must not take Python's lock
+    std::mutex mutex_; // guards all fields; a thread that holds it must not take Python's lock
     std::condition_variable news_, gone_;
     std::deque<Operation *> done_;
     std::vector<c10::intrusive_ptr<Operation>> limited_;
@@ -117,8 +117,8 @@ class Keeper {
     bool stopped_ = false;
 };
 
-// Called by the engine's thread for each tensor that is done. After the last tensor, passes the
-// reference that watch() made to the keeper.
+// Called by the engine's thread for each tensor that is done. After the operation's last tensor,
+// gives the keeper the reference that watch() has made.
 inline void Operation::on_end(void *operation) {
     auto o = static_cast<Operation *>(operation);
     if (--o->unended_ == 0) process.keeper->take(o);

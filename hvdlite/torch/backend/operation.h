@@ -33,8 +33,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Future = c10::ivalue::Future;
 
-// Returns the deadline. A limit above a year counts as a year. So does a negative limit, which
-// PyTorch makes when it converts a long timedelta with an overflow.
+// Returns the deadline. A limit above a year counts as a year, and so does a negative limit,
+// because PyTorch's conversion of a long timedelta overflows to a negative number.
 inline Clock::time_point after(Milliseconds limit) {
     static constexpr Milliseconds LONGEST{1000LL * 86400 * 365};
     return Clock::now() + (limit < Milliseconds(0) ? LONGEST : std::min(limit, LONGEST));
@@ -86,7 +86,8 @@ class Operation : public Call {
     }
 
     // ---- any thread ----
-    // Ends the operation with an error. The keeper keeps the memory, which the core still uses.
+    // Ends the operation with an error. The core may still use the operation's memory, so the
+    // keeper keeps this memory alive.
     void abort() override;
     Milliseconds limit() const { return limit_; }
     Clock::time_point deadline() const { return deadline_; }
@@ -94,12 +95,12 @@ class Operation : public Call {
     bool ended() const { return state_.load(std::memory_order_acquire) == ENDED; }
     std::exception_ptr error() const { return ended() ? error_ : nullptr; }
 
-    // The rank from which the tensor of a receive came.
+    // Returns the rank that has sent the tensor of this receive.
     int source() const { return process.core.hvd_source(handles_.front()); }
 
-    // Ends the operation if the core is done. Returns false if it is not done, or if another thread
-    // is ending the operation. If the caller said that it waits (`waited_`), the engine relies on
-    // the caller to run its steps, so this function runs the engine for a moment.
+    // Ends the operation if the core is done. Returns false if the core is not done, or if another
+    // thread is ending the operation. If `waited_`, the engine relies on the caller to run the
+    // engine's steps, so poll() runs the engine for a moment.
     bool poll() {
         if (done(waited_ ? A_MOMENT : 0)) end();
         return ended();
@@ -130,8 +131,8 @@ class Operation : public Call {
     // completes the future, if there is one; only the first call counts
     void tell(std::exception_ptr error);
 
-    // Completes the future when the core is done or at the deadline. Asks the core which of the two
-    // is the case, because state_ may lag: another thread may be ending the operation.
+    // Completes the future: with the result if the core is done, otherwise with a timeout. Asks the
+    // core and not `state_`, which changes late while another thread ends the operation.
     void conclude() {
         if (!done(0)) return tell(failure(timed_out(limit_)));
         wait_for_end();
@@ -196,7 +197,7 @@ class Operation : public Call {
                 return "hvdlite: " + name_ + " (" + what_ + "): rank " + std::to_string(r) +
                        " of the group sends " + std::to_string(sent[r]) +
                        " elements to this rank, which expects " + std::to_string(expected_[r]) +
-                       ": give both the same sizes";
+                       ": pass the same size on both ranks";
         return {};
     }
 
@@ -210,7 +211,7 @@ class Operation : public Call {
     const Clock::time_point deadline_;
     const bool waited_; // true: the caller waits immediately, and runs the engine's steps meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
-    bool planned_ = false; // true: the first handle can be reused for tensors with properties like_
+    bool planned_ = false; // true: later calls can reuse the first handle for tensors like `like_`
     Calls::Like like_;
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // elements from each rank; empty: the core checks them

@@ -1,6 +1,6 @@
-"""Lets ranks meet that a program has started without a launcher (``torch.multiprocessing.spawn``).
+"""Lets ranks meet if no launcher has started them, but ``torch.multiprocessing.spawn``.
 
-No launcher has told these ranks their meeting place. The program has given them PyTorch's store.
+No launcher has told these ranks where they meet, but their program has given them PyTorch's store.
 """
 
 import socket
@@ -14,8 +14,8 @@ from hvdlite.core import member, mpi, places, start
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     """Make the job's ranks meet by the store, unless MPI or a launcher tells them the place.
 
-    After the first init() do nothing, because that call has decided how the job starts. A child of
-    a rank inherits the rank's environment, so even a child that is the only rank must get a place.
+    After the first init() do nothing, because init() has decided how the job starts. A child of a
+    rank inherits the rank's environment, so the child needs a place even if it is the only rank.
     """
     if start.is_decided() or mpi.ranks() > 1 or start.is_by_mpi():
         return
@@ -32,13 +32,13 @@ def own_address(store) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((_host(store), 1))  # connecting UDP sends nothing: it only chooses a route
-        except OSError:  # the host has an IPv6 address
+        except OSError:  # the store's host has an IPv6 address
             return socket.gethostname()
         return sock.getsockname()[0]
 
 
 def _host(store) -> str:
-    """Return rank 0's host: the host of a TCPStore's server; this host for other stores."""
+    """Return rank 0's host: for a TCPStore the host of its server, otherwise this host."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return store.host if isinstance(store, dist.TCPStore) else "127.0.0.1"

@@ -21,9 +21,9 @@ _LAUNCHER = "reconfigure"
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta):
-    """Return the backend of a process group that has no ranks before ``reconfigure`` is called.
+    """Return the backend of a process group that has no ranks until ``reconfigure`` is called.
 
-    :raises hvdlite.HvdliteError: this job can't change its ranks.
+    :raises hvdlite.HvdliteError: the ranks of an MPI job can't change.
     """
     again = Reconfigure(store, rank)
     groups.own_memory()
@@ -35,7 +35,7 @@ class Reconfigure:
     """Joins this process to a new job. A process group calls this object in ``reconfigure()``.
 
     :param store: a store that all ranks of this job and of later jobs use.
-    :raises HvdliteError: MPI has started this process.
+    :raises HvdliteError: this process is a rank of an MPI job.
     """
 
     def __init__(self, store: dist.Store, rank: int) -> None:
@@ -48,9 +48,9 @@ class Reconfigure:
     ) -> Tuple[int, int, str, dist.Store]:
         """Join the job of these handles; return rank, size, the group's name, and its store.
 
-        :param handles: a list is in the order of ranks; a set is sorted.
+        :param handles: the handles of all ranks: a list in rank order, or a set, which is sorted.
         :raises HvdliteError: this process's handle is missing, or the uuid was used before, or a
-            rank did not join within the seconds.
+            rank did not join within ``seconds``.
         """
         ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
         if self.handle not in ordered or len(set(ordered)) < len(ordered):
@@ -86,8 +86,8 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
 def _check_not_by_mpi() -> None:
     if start.is_by_mpi() or mpi.ranks() > 1:
         raise HvdliteError(
-            "reconfigure needs ranks that may leave their job, and the ranks of an MPI job can't: "
-            f"start them by torchrun, or with {member.TRANSPORT}=tcp"
+            "reconfigure needs ranks that can leave their job, but ranks can't leave an MPI job: "
+            f"start the ranks with torchrun, or with {member.TRANSPORT}=tcp"
         )
 
 

@@ -1,8 +1,8 @@
-// Staging: copies tensors on a GPU through memory of the host, because the core handles only host
+// Staging: copies a GPU's tensors through memory of the host, because the C core handles only host
 // memory.
 //
-// A call copies to the host on its caller's stream before the call returns. The copy back runs on
-// the same stream. It ends before any thread sees that the operation has ended.
+// A call copies to the host on its caller's stream before the call returns. The copy back to the
+// GPU uses the same stream, and ends before any thread sees that the operation has ended.
 #pragma once
 
 #include "calls.h"
@@ -20,14 +20,14 @@ namespace hvdlite {
 
 inline bool is_staged(const at::Tensor &t) { return !t.is_cpu() || process.stage_all; }
 
-// Host memory for a tensor. It is pinned for a GPU's tensor, because CUDA copies pageable memory
-// twice.
+// Options for a tensor's copy on the host. The copy of a GPU's tensor is pinned, because CUDA
+// copies pageable memory twice.
 inline at::TensorOptions host_options(const at::Tensor &t) {
     return at::TensorOptions(t.scalar_type()).pinned_memory(!t.is_cpu());
 }
 
-// Returns new memory, in huge pages if the system allows them. With small pages, a page fault for
-// each page takes longer than the copy (30 of 43 ms for 48 MiB).
+// Returns new memory, in huge pages if the system allows them. With small pages, page faults take
+// 30 of the 43 ms that a copy of 48 MiB takes.
 inline at::Tensor room_for(at::IntArrayRef sizes, const at::TensorOptions &options) {
     constexpr uintptr_t LARGE = 4 << 20, PAGE = 4096;
     at::Tensor t = at::empty(sizes, options);

@@ -1,7 +1,7 @@
-// Start: starts the core's collectives on PyTorch's tensors, for one operation.
+// Start: starts the C core's collectives on PyTorch's tensors, for one operation.
 //
-// The core moves elements of any dtype (a dtype that the core lacks as bytes), but reduces only
-// elements of its own dtypes.
+// The core moves elements of any dtype, but reduces only elements of its own dtypes. Elements of
+// another dtype move as bytes.
 #pragma once
 
 #include "operation.h"
@@ -28,8 +28,8 @@ inline bool moves(const at::Tensor &t) {
     return (t.is_cpu() || t.is_cuda()) && t.layout() == at::kStrided && !t.is_quantized();
 }
 
-// Returns the core's op for tensors like this. FOLD: the core has no such op, so the ranks gather
-// all tensors, and each rank reduces them. NO_OP: only Gloo can do it.
+// Returns the core's op for this tensor. FOLD: the core lacks the op, so the ranks gather all
+// ranks' tensors, and each rank reduces these tensors. NO_OP: only Gloo can reduce the tensor.
 inline int op_on(const at::Tensor &t, const ReduceOp &reduction) {
     auto op = static_cast<ReduceOp::RedOpType>(reduction);
     bool of_bits = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
@@ -77,8 +77,8 @@ inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &reduction) {
     return all;
 }
 
-// Returns the tensor on the host, without gaps. Calls resolve_... only if needed, because PyTorch's
-// dispatch costs time even if the call does nothing.
+// Returns the tensor on the host, without gaps. Calls resolve_conj() and resolve_neg() only if they
+// are needed, because PyTorch's dispatch costs time even if a call does nothing.
 inline at::Tensor dense(const at::Tensor &t) {
     bool plain = !t.is_conj() && !t.is_neg();
     return to_host((plain ? t : t.resolve_conj().resolve_neg()).contiguous());
@@ -91,7 +91,7 @@ inline int64_t total(const Tensors &tensors) {
 }
 
 // Returns one tensor that views all tensors, if they follow each other in memory, as the results of
-// chunk() do. Returns an undefined tensor if there are gaps, or if `others` share the memory.
+// chunk() do. Returns an undefined tensor if there are gaps, or if one of `others` uses the memory.
 inline at::Tensor adjacent(const Tensors &tensors, const Tensors &others) {
     auto plain = [](const at::Tensor &t) {
         return t.is_contiguous() && !t.is_conj() && !t.is_neg() && !is_staged(t);
@@ -138,7 +138,7 @@ auto set_timeout(B &backend, Milliseconds t, int) -> decltype(backend.setTimeout
 }
 template <class B> void set_timeout(B &, Milliseconds, long) {}
 
-// One operation that is being started.
+// Starts the collectives of one operation.
 class Start {
   public:
     Start(int group, const c10::intrusive_ptr<Operation> &operation)
@@ -166,7 +166,7 @@ class Start {
     void allreduce(const at::Tensor &in, const at::Tensor &out, int op) {
         hvd_tensor t = tensor(HVD_ALLREDUCE, in, out);
         t.op = op;
-        // as uint8, because the core has minimum and maximum for uint8
+        // reduce bools as uint8, because the core has minimum and maximum for uint8
         if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
         start(t, {Elements(in).number});
     }
@@ -204,8 +204,8 @@ class Start {
         start(t, {Elements(out).number});
     }
 
-    // splits: number of rows for each rank; empty: the same number for each. width: elements in a
-    // row. expected: number of elements from each rank; empty: only the sum is checked.
+    // splits: number of rows for each rank; empty: equal numbers. width: elements in a row.
+    // expected: number of elements from each rank; empty: only the sum of the numbers is checked.
     void alltoall(const at::Tensor &in, const at::Tensor &out, int64_t rows, int64_t out_rows,
                   int64_t width, const std::vector<int64_t> &splits,
                   std::vector<int64_t> expected = {}) {
@@ -218,7 +218,7 @@ class Start {
         start(t, {rows, width});
     }
 
-    // When the core is done: copies the dense copies into the tensors that are not dense.
+    // When the core is done: copies each copy into its tensor. A tensor may be its own copy.
     void copy_back(const Tensors &tensors, const Tensors &copies) {
         auto same = [](const at::Tensor &a, const at::Tensor &b) { return a.is_same(b); };
         if (std::equal(tensors.begin(), tensors.end(), copies.begin(), same)) return;
@@ -236,7 +236,8 @@ class Start {
         });
     }
 
-    // Returns memory for all elements of the tensors. When the core is done, the tensors get them.
+    // Returns memory for all elements of the tensors. When the core is done, copies the elements
+    // from this memory into the tensors, unless the memory is the tensors' own.
     at::Tensor flat_for(const Tensors &tensors, const Tensors &inputs) {
         at::Tensor flat = adjacent(tensors, inputs);
         if (flat.defined()) return flat;
