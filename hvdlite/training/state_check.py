@@ -1,8 +1,8 @@
 """Checks before each update that all ranks have nearly the same weights and optimizer states.
 
-If only one rank restores a checkpoint, the rank would apply the same gradients to other weights.
-Bits may differ even without a fault: CPUs round differently. So ranks compare sums of sampled
-values with a tolerance, and whole numbers, such as a step's, exactly.
+If only one rank restores a checkpoint, this rank applies the same gradients to other weights.
+Bits may differ even without a fault, because CPUs round differently. So ranks compare sums of
+sampled values with a tolerance, and whole numbers, such as a step count, exactly.
 """
 
 import zlib
@@ -14,7 +14,7 @@ from hvdlite.core.agreement import agree
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import meeting_name
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.training.step_check import RANGE, averages
+from hvdlite.training.step_check import RANGE, are_equal, sum_over_ranks
 
 # Largest difference of two ranks' sums, relative to the norm of the samples. Chosen, not measured:
 # more than the CPUs' rounding, less than what another checkpoint changes.
@@ -36,7 +36,7 @@ class StateCheck:
 
         :param kinds: what each sample belongs to, such as "weights" or "momentum"; each kind has a
             sum, because momentum may be much smaller than weights.
-        :param skips: do not compare the first step, because states may be broadcast after it.
+        :param skips: True: do not compare the first step, because states may be broadcast after it.
         """
         by_kind = list(dict.fromkeys(kinds))
         facts = [_facts([s for k, s in zip(kinds, samples) if k == kind]) for kind in by_kind]
@@ -46,19 +46,27 @@ class StateCheck:
         with np.errstate(all="ignore"):  # weights may be infinite
             mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first], np.float64)
 
-        def compare(means) -> List[np.int32]:
-            mean, square, norm = means[:-3].reshape(3, -1)
-            with np.errstate(all="ignore"):
-                # the variance of two ranks' sums is a quarter of their difference's square
-                differ = 4 * (square - mean**2) > _TOLERANCE**2 * norm
+        def compare(totals) -> List[np.int32]:
+            differ = differing(*totals[:-3].reshape(3, -1), self._set.size())
             wrong = [f"{by_kind[i]} with digest {sums[i]:.9g}" for i in np.flatnonzero(differ)]
-            same_kinds = means[-3] ** 2 == means[-2]
-            if not same_kinds or (wrong and not means[-1] > 0):
+            same_kinds = are_equal(totals[-3], totals[-2], self._set.size())
+            if not same_kinds or (wrong and not totals[-1] > 0):
                 lines = wrong if same_kinds else by_kind
                 agree("the optimizer's states", lines, process_set=self._set, remedy=self._remedy)
             return [np.int32(0)]
 
-        return averages(self._name, mine, self._set).then(compare)
+        return sum_over_ranks(self._name, mine, self._set).then(compare)
+
+
+def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: int) -> np.ndarray:
+    """Return for each kind whether two of the ranks' values differ by more than the tolerance.
+
+    :param sums: of each kind, the ranks' values, added up; so are their squares and their norms.
+    """
+    with np.errstate(all="ignore"):  # weights may be infinite
+        variance = squares / ranks - (sums / ranks) ** 2
+        # two values that differ by d give a variance of at least d**2 / (2 * ranks)
+        return 2 * ranks * variance > _TOLERANCE**2 * norms / ranks
 
 
 def _facts(samples: Sequence[np.ndarray]):

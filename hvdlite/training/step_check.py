@@ -1,9 +1,10 @@
 """Checks before each step's gradients that all ranks do the same step of the same optimizer.
 
 Ranks match tensors by name, and an optimizer's name contains a count of this process's optimizers.
-If only one rank loads a saved model, the rank's names differ, and the rank would wait forever. If
-only one rank loads states, the rank would apply the same gradients in another way. A gradient's
-name has the number of its variable: ranks with different variables would average other pairs.
+Without the check, ranks wait forever if only one rank has loaded a saved model, because this rank's
+names differ. If only one rank has loaded states, it applies the same gradients in another way. A
+gradient is named by the number of its variable, so ranks with different variables average wrong
+pairs of gradients.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import meeting_name
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.core.reduce_ops import Average
+from hvdlite.core.reduce_ops import Sum
 
 RANGE = 2**20  # float64 adds up the squares of 8,000 such numbers exactly
 _NUMBER = r"_(\d+)(?=_|$)"
@@ -50,7 +51,7 @@ class StepCheck:
         self._optimizer, self._set = f"{owner} ({settings})", process_set
         self._what, self._remedy = what, remedy
         self._is_first = True  # do not compare the first step: states may be broadcast after it
-        # Optimizers may share a name, because the steps of one thread follow each other.
+        # Optimizers may share this name, because the steps of one thread follow each other.
         self._name = meeting_name(owner) if counted else owner
 
     def start(
@@ -62,7 +63,7 @@ class StepCheck:
         Start no gradient before this check: if ranks disagree, the gradient may never end.
 
         :param labels: the numbers of the variables that have a gradient.
-        :param names: the names of all variables, by number; () if they have none.
+        :param names: the names of all variables, by number; () if variables have no names.
         :param sparse: the numbers of variables whose gradients have rows of indices.
         """
         lines, texts = _checks.lines_of(tuple(labels), tuple(names), tuple(sparse))
@@ -71,23 +72,30 @@ class StepCheck:
         first, self._is_first = self._is_first, False
         mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
 
-        def compare(means) -> List[np.int32]:
-            any_first = means[4] > 0
-            if means[0] ** 2 != means[2] or not (any_first or means[1] ** 2 == means[3]):
+        def compare(totals) -> List[np.int32]:
+            size, any_first = self._set.size(), totals[4] > 0
+            same_step = any_first or are_equal(totals[1], totals[3], size)
+            if not (same_step and are_equal(totals[0], totals[2], size)):
                 head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
                 full, shown = [*head, *lines], [*head, *texts]
                 agree(self._what, full, shown, process_set=self._set, remedy=self._remedy)
             return [np.int32(0)]
 
-        return averages(f"{self._name}, step", mine, self._set).then(compare)
+        return sum_over_ranks(f"{self._name}, step", mine, self._set).then(compare)
 
 
-def averages(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
-    """Start to average the numbers over ranks, after the last call with this name has ended."""
+def are_equal(total: float, squares: float, ranks: int) -> bool:
+    """Return True if the ranks' whole numbers with this sum and sum of squares are all equal."""
+    # in whole numbers, because averages of floats are inexact: 49 * (1 / 49) is less than 1
+    return int(total) ** 2 == ranks * int(squares)
+
+
+def sum_over_ranks(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
+    """Start to sum the numbers over ranks, after the last call with this name has ended."""
     if name in _checks.handles:  # another optimizer in the same graph has used the name
         with contextlib.suppress(Exception):  # that optimizer's handle raises the error
             _checks.handles.pop(name).synchronize()
-    handle = collectives.allreduce_async(numbers, name, Average, process_set=process_set)
+    handle = collectives.allreduce_async(numbers, name, Sum, process_set=process_set)
     _checks.handles[name] = handle
     return handle
 
