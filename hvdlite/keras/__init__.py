@@ -6,7 +6,7 @@ defines the name.
 
 import os
 
-# hvdlite/tensorflow/__init__.py has the reason
+# as in hvdlite/tensorflow/__init__.py: enough threads, because some wait for other ranks
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
 
 try:
@@ -21,7 +21,10 @@ except ImportError as error:
 from hvdlite.core.lazy_names import NEUTRAL, lazy_names
 
 if keras.__version__[:2] in ("0.", "1.", "2."):
-    raise ImportError(f"hvdlite.keras needs Keras 3, not {keras.__version__}")
+    raise ImportError(
+        f"hvdlite.keras needs Keras 3, but this is Keras {keras.__version__}: "
+        "run `pip install --upgrade keras`"
+    )
 
 _DEFINED_IN = {
     "hvdlite.keras.ops": (

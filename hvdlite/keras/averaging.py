@@ -66,7 +66,7 @@ def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensor
 def after(grads: Sequence) -> Any:
     """Return a context whose operations wait for the averages, in a graph of TensorFlow.
 
-    If ``average`` fails on all ranks, no rank may have changed its states.
+    So if the averages fail on all ranks, no rank has changed its states.
     """
     if backend.backend() != "tensorflow":
         return contextlib.nullcontext()

@@ -45,7 +45,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        """After the first batch, which builds the model, broadcast if that was not done before."""
+        """Broadcast after the first batch, which builds the model, unless this was done before."""
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -101,7 +101,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         ``multiplier`` gets the epoch plus the finished fraction of the epoch.
     :param momentum_correction: when the rate changes, scale the optimizer's momentum buffer by the
         same factor (Goyal et al., "Accurate, large minibatch SGD", 2017, remark 2).
-    :param steps_per_epoch: the number of one rank's batches; by default the number in ``fit``.
+    :param steps_per_epoch: one rank's number of batches in an epoch; by default as in ``fit``.
     :raises ValueError: ``initial_lr`` is None, or the number of steps is needed and not known.
     """
 
@@ -127,8 +127,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.steps_per_epoch = self.steps_per_epoch or self.params.get("steps")
         if not self.staircase and not self.steps_per_epoch:
             raise ValueError(
-                f"{type(self).__name__}: fit() does not know how many steps an epoch has: give "
-                "steps_per_epoch"
+                f"{type(self).__name__}: fit() does not know how many steps an epoch has: pass "
+                f"steps_per_epoch to {type(self).__name__}"
             )
 
     def on_epoch_begin(self, epoch, logs=None) -> None:

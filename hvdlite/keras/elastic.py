@@ -36,8 +36,8 @@ class KerasState(ObjectState):
         optimizer = optimizer or model.optimizer
         if not model.built or optimizer is None:
             raise ValueError(
-                "the model is not built, or has no optimizer: expected both, so call "
-                "model.build(input_shape) and model.compile(optimizer, loss) before"
+                "expected a built model with an optimizer, got a model that lacks one of the two: "
+                "first call model.build(input_shape) and model.compile(optimizer, loss)"
             )
         if not optimizer.built:
             optimizer.build(model.trainable_variables)

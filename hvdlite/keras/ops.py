@@ -33,8 +33,8 @@ def _array(value) -> np.ndarray:
     refuse_mask(value)
     if hasattr(value, "nested_row_splits"):
         raise ValueError(
-            "the tensor is ragged, and hvdlite would have to fill it up with zeros: pass "
-            "tensor.to_tensor(), or send tensor.flat_values and tensor.row_splits in two calls"
+            "expected a dense tensor, got a ragged one: pass tensor.to_tensor(), which fills rows "
+            "up with zeros, or send tensor.flat_values and tensor.row_splits in two calls"
         )
     if isinstance(value, (float, list)):
         return np.asarray(value, np.float32)  # the backends also convert numbers to float32
@@ -50,7 +50,7 @@ def allreduce(
     :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
     :param name: the same on every rank; by default the calling line of the script.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it.
+    :param prescale_factor: the factor before the reduction; ``postscale_factor``: the one after it.
     :param compression: Compression.none or fp16, or a class with the same methods.
     :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed.
     """

@@ -52,7 +52,8 @@ def DistributedOptimizer(
     :param op: Average, Sum or Adasum.
     :param backward_passes_per_step: the number of backward passes whose sum is averaged.
     :param average_aggregated_gradients: divide this sum by the number of passes.
-    :param num_groups: the number of groups of gradients, like ``groups``; 0: group by bytes.
+    :param num_groups: the number of groups in which gradients are sent, like ``groups``; 0: groups
+        of 1 MiB or more.
     :param process_set: the ranks that average.
     :param scale_local_gradients: divide the gradients of variables that were passed to
         ``register_local_var`` by the number of ranks.
@@ -111,7 +112,7 @@ def _accumulate(optimizer, passes: int) -> None:
     if inner.built or inner.gradient_accumulation_steps:
         raise ValueError(
             "backward_passes_per_step: expected an optimizer that is not built yet and has no "
-            "gradient_accumulation_steps"
+            "gradient_accumulation_steps: pass a new optimizer"
         )
     inner.gradient_accumulation_steps = passes
 
@@ -165,8 +166,8 @@ class _Distributed:
 
         inner = _inner(self)
         step = ops.convert_to_tensor(inner._iterations)
-        # A gradient's name has its variable's number, because Keras leaves out variables that are
-        # frozen or have no gradient, perhaps on some ranks only.
+        # A gradient is named by the number of its variable, because Keras leaves out variables that
+        # are frozen or have no gradient, perhaps on some ranks only.
         numbers = [inner._get_variable_index(v) for v in variables if id(v) not in self._local]
 
         def of_all_ranks(grads):
@@ -216,7 +217,7 @@ class _DistributedLossScale(_Distributed):
 
     def apply(self, grads, trainable_variables=None):
         """Average the gradients, then call Keras's method."""
-        if not self.built:  # Keras would build it too late: _averaged needs the variables' numbers
+        if not self.built:  # Keras builds it later, but _averaged() needs the variables' numbers
             with keras.name_scope(self.name, caller=self):
                 self.build(trainable_variables)
         super().apply(self._of_step(grads, trainable_variables), trainable_variables)
@@ -280,13 +281,13 @@ def load_model(
 
 
 def _loadable(filepath, optimizer) -> Optional[Dict[str, Any]]:
-    """Return the same as :func:`_saved_with`; raise ValueError if arguments can't be restored."""
+    """Return what :func:`_saved_with` returns; raise ValueError if this can't be restored."""
     saved = _saved_with(filepath)
     if saved is None and _inner(optimizer).gradient_accumulation_steps:
         raise ValueError(
             f"{filepath}: the optimizer adds up the gradients of several passes, and this file "
-            "does not say whether it applies their sum or their mean: save the model as a .keras "
-            "file, which says it"
+            "does not say whether the optimizer applies their sum or their mean: save the model as "
+            "a .keras file, which says so"
         )
     if saved and saved["ranks"] is not None:
         raise ValueError(

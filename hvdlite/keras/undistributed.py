@@ -1,9 +1,10 @@
-"""Marks plain optimizers that Keras has made from distributed ones, so that they raise an error.
+"""Makes plain optimizers raise an error if Keras has made them from distributed optimizers.
 
 When Keras loads or copies a model, or reads a configuration, Keras makes a plain optimizer from a
-distributed one, and each rank would train alone. A marked optimizer raises when it is applied in a
-job of several ranks. Two signs tell that an optimizer was distributed: the file that
-``_Distributed.save_assets`` writes, and the type of the name in the configuration.
+distributed optimizer, and each rank would train alone. This module marks the plain optimizer, which
+then raises when it is applied in a job of several ranks. Two signs tell that an optimizer was
+distributed: the file that ``_Distributed.save_assets`` writes, and the type of the name in the
+configuration.
 """
 
 from pathlib import Path
@@ -62,7 +63,7 @@ def _load_assets(self, dir_path) -> None:
 
 
 def _marking(kind: type) -> None:
-    """Make the class's ``from_config`` mark a plain optimizer made from a distributed one."""
+    """Make the class's ``from_config`` mark plain optimizers if the config's was distributed."""
     from_config = kind.from_config.__func__  # type: ignore[attr-defined]
 
     def from_config_and_mark(cls, config, custom_objects=None):

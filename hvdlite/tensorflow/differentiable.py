@@ -46,7 +46,7 @@ def start_allreduce(names, arrays, op, scales, process_set: ProcessSet) -> Handl
 
 
 def allgather(name: str, names: Sequence[str], tensors, process_set: ProcessSet) -> List:
-    """Gather; backward averages the gradient over ranks, and each rank gets its own rows of it."""
+    """Gather rows; backward averages the gradient over ranks and returns this rank's rows."""
 
     @tf.custom_gradient
     def gather(*tensors):
@@ -75,7 +75,7 @@ def _own_rows(name: str, grad, tensor, process_set: ProcessSet):
 
 
 def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
-    """Broadcast; the root's gradient is the average over ranks, other ranks' are zero."""
+    """Broadcast; the root's gradient is the average over ranks, other ranks' gradients are zero."""
 
     @tf.custom_gradient
     def broadcast_(tensor):
@@ -83,7 +83,7 @@ def broadcast(name: str, tensor, root_rank: int, process_set: ProcessSet):
             reduced = allreduce([f"{name}.grad"], [grad], Average, (1.0, 1.0), process_set)[0]
             if topology.rank() == root_rank:
                 return reduced
-            # Without the dependency a session would skip the allreduce, whose result is not used.
+            # Without the dependency a session skips the allreduce, because nothing uses its result.
             with tf.control_dependencies([reduced]):
                 return tf.zeros_like(grad)
 
@@ -103,7 +103,7 @@ def start_broadcast(names, arrays, root_rank: int, process_set: ProcessSet) -> H
 
 
 def alltoall(name: str, tensor, splits, is_even: bool, process_set: ProcessSet):
-    """Exchange rows; return the received rows and the number from each rank.
+    """Exchange rows; return the received rows and the number of rows from each rank.
 
     Backward exchanges the gradients in the opposite direction; unsent rows get zeros."""
 

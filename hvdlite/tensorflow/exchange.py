@@ -1,9 +1,9 @@
 """Calls collectives from TensorFlow: directly in eager mode, with two nodes in a graph.
 
-The first node starts a collective, and the second node waits for its result. TensorFlow runs the
-first nodes, which are stateful, in the order of the program. If shapes are known, a first node
-waits only for this rank's previous collective of the same node, not for other ranks. So ranks may
-run their collectives in different orders without a deadlock.
+The first node starts a collective, and the second node waits for the collective's result.
+TensorFlow runs all first nodes, because they are stateful, in the order of the program. If shapes
+are known, a first node waits only for the collective that the same node has started before, not for
+other ranks. So ranks may run their collectives in different orders without a deadlock.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from hvdlite.core.names import call_name, calling_line
 from hvdlite.core.native import HvdliteError, find_failures_by
 from hvdlite.core.process_set import check_process_set
 
-_MOST_FAILURES = 64  # chosen: more than the failures between two looks at them
+_MOST_FAILURES = 64  # number of the latest errors that _failure_of() can find
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
 _PROCESS = uuid.uuid4().hex[:12]
@@ -39,14 +39,13 @@ class _Graphs(ModuleState):
     def begin(self) -> None:
         # For each graph, a Counter of the names of its nodes.
         self.names_in: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        # For each graph, the functions of its nodes and of nested graphs' nodes. TensorFlow also
-        # keeps them as long as the outermost graph, because functions may run after their own
-        # graphs are freed.
+        # For each outermost graph, the functions of all nodes in it and in nested graphs, because a
+        # function may run after the nested graph of its node is freed. TensorFlow does the same.
         self.functions_of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.keys = itertools.count()
-        self.failed = itertools.count()  # the text of an error must be equal on all ranks
+        self.failed = itertools.count()  # separate from `keys`, so that ranks' error texts agree
         self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
-        self.failures: Dict[int, HvdliteError] = {}  # by the number in the failure's text
+        self.failures: Dict[int, HvdliteError] = {}  # by the number in the error's text
 
 
 _graphs = _Graphs()
@@ -55,10 +54,10 @@ _graphs = _Graphs()
 def name_of(kind: str, name: Optional[str], process_set) -> str:
     """Return the collective's name, equal on every rank, without its kind ("allreduce").
 
-    Each node of a graph gets another name. Tracing a function again gives the same names. The name
-    of a node in a nested graph contains the nested graph's name.
+    Each node of a graph gets a different name. Tracing a function again gives the same names. The
+    name of a node in a nested graph contains the nested graph's name.
     """
-    check_process_set(process_set)  # otherwise a graph would raise at its first run only
+    check_process_set(process_set)  # raises now, not when the graph first runs
     if name is not None and not isinstance(name, str):
         raise wrong("name", name, "a string, or None")
     if tf.executing_eagerly():
@@ -72,7 +71,7 @@ def name_of(kind: str, name: Optional[str], process_set) -> str:
 
 
 def _within(graph) -> str:
-    """Return the names of nested graphs, without the number that each trace appends to a name."""
+    """Return the names of the graphs around a node, without the numbers that tracing appends."""
     found, outer = "", getattr(graph, "outer_graph", None)
     while outer and (hasattr(outer, "outer_graph") or not _is_eager_outside()):
         found += " in " + re.sub(r"_\d+$", "", graph.name)
@@ -87,7 +86,7 @@ _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 def _number_failure() -> Iterator[None]:
     """Append a number to the text of an HvdliteError that the block raises, and keep the error.
 
-    A graph raises TensorFlow's error with this text; :func:`_failure_of` reads the number there.
+    A graph raises TensorFlow's error with this text; :func:`_failure_of` finds the kept error.
     """
     try:
         yield
@@ -95,7 +94,7 @@ def _number_failure() -> Iterator[None]:
         if len(_graphs.failures) >= _MOST_FAILURES:
             del _graphs.failures[min(_graphs.failures)]
         number = next(_graphs.failed)
-        # Keep a copy: the traceback of the error would keep arrays alive.
+        # Keep a copy without traceback, because a traceback keeps arrays alive.
         _graphs.failures[number] = type(error)(*error.args, **vars(error))
         raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
 
@@ -125,7 +124,7 @@ def run(
 
 
 def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the graph node that starts a collective; pass its value to :func:`wait`."""
+    """Return the value of a new graph node that starts a collective; pass it to :func:`wait`."""
     started: deque = deque()
     last: Optional[weakref.ref] = None
 
@@ -139,7 +138,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
-        # If the graph does not use the result, no node waits, and the handle would stay forever.
+        # If the graph does not use a result, no node waits for its handle and removes the handle.
         if len(started) > _MOST_AWAITED:
             _graphs.started.pop(started.popleft(), None)
         return np.int64(key)
@@ -150,13 +149,13 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
 def gate(
     start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]
 ) -> List[tf.Tensor]:
-    """Run a collective for its error; return tensors on which other operations can depend.
+    """Run a collective that only raises errors; return tensors on which operations can depend.
 
     :param start: as for :func:`run`; the handle's result is a list of one np.int32.
     """
     if tf.executing_eagerly():
         return run(start, tensors, [tf.int32], [[]])
-    # TensorFlow would remove a stateless node of which no operation uses the value.
+    # stateful, because TensorFlow removes a stateless node whose value no operation uses
     return wait([begin(start, tensors)], [tf.int32], [[]], stateful=True)
 
 
@@ -193,7 +192,7 @@ def node(
     )
     # Autograph must not convert what the function calls when the node runs.
     function = tf.autograph.experimental.do_not_convert(function)
-    script_ops._py_funcs._funcs[token] = function  # a weak reference
+    script_ops._py_funcs._funcs[token] = function  # TensorFlow keeps only a weak reference
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None):
         graph = graph.outer_graph

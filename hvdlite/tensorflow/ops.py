@@ -54,8 +54,8 @@ def allreduce(
     :param average: True for Average, False for Sum; ``op`` has more choices.
     :param compression: Compression.none or fp16, or a class with the same methods.
     :param op: Average (the default), Sum, Min, Max, Product or Adasum.
-    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it. Both
-        are finite and the same on every rank. Integers are truncated before the sum; int64
+    :param prescale_factor: the factor before the reduction; ``postscale_factor``: the factor after
+        it. Both are finite and the same on every rank. Integers are truncated before the sum; int64
         can wrap before Average divides.
     :raises ValueError: a wrong argument.
     :raises NotImplementedError: ``tf.IndexedSlices`` with another op, or with a factor.
@@ -160,7 +160,7 @@ def alltoall(
     """Send rows to every rank; return the rows that this rank receives, in rank order.
 
     :param splits: the number of rows for each rank; by default the same number for every rank.
-    :return: the received rows; with ``splits``, a pair: the rows, and their number from each rank.
+    :return: the received rows; with ``splits`` a pair: the rows, and the number from each rank.
     :raises ValueError: as :func:`allreduce`.
     :raises HvdliteError: as :func:`allreduce`.
     """
@@ -207,8 +207,8 @@ def _reducescatter(names, tensors, compression, op, scales, process_set) -> List
     for name, tensor in zip(names, sent):
         if tensor.shape.rank == 0:
             raise ValueError(
-                f"tensor '{name}' is 0-d: expected at least one dimension, since a reducescatter "
-                "splits the first one among the ranks"
+                f"tensor '{name}' is 0-d: expected at least one dimension, because a reducescatter "
+                "splits the first dimension among the ranks"
             )
     return restored(differentiable.reducescatter(names, sent, op, scales, process_set))
 

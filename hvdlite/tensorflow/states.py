@@ -9,9 +9,9 @@ import tensorflow as tf
 from hvdlite.tensorflow.exchange import gate
 from hvdlite.training.state_check import StateCheck
 
-_VALUES = 64  # how many values of a variable are sampled, or 4 rows if they are more
-_VARIABLES = 16  # how many variables are sampled at most, because an operation takes some us
-_FLOATS = (tf.float32, tf.float64)  # in smaller floats, one bit exceeds the tolerance
+_VALUES = 64  # number of values that are sampled of a variable; 4 rows if these have more values
+_VARIABLES = 16  # largest number of sampled variables, because each costs several microseconds
+_FLOATS = (tf.float32, tf.float64)  # one bit of a smaller float exceeds the tolerance
 REMEDY = (
     "Restore a checkpoint on every rank, or broadcast what one rank has loaded, before the first "
     "step: hvd.BroadcastGlobalVariablesHook(0), or run hvd.broadcast_global_variables(0)"
@@ -26,7 +26,7 @@ def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, l
     """
     grads, trained = zip(*[pair for pair in pairs if pair[0] is not None])
     with tf.init_scope():
-        optimizer._create_slots(trained)  # apply_gradients makes them only with the update
+        optimizer._create_slots(trained)  # apply_gradients() makes the slots later, in the update
     shared = [variable for variable in trained if id(variable) not in local]
     shared = shared[:: -(-len(shared) // _VARIABLES) or 1]
     states = [("weights", variable) for variable in shared]
@@ -36,7 +36,7 @@ def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, l
         states += [(name, optimizer.get_slot(variable, name)) for variable in shared]
     states += [("other states", v) for v in optimizer.variables() if id(v) not in slots]
     states += [("the global step", global_step)]
-    # If the gradients' shapes differ, too, all ranks must raise that error.
+    # Sampled after the gradients: if their shapes differ, too, all ranks raise the shapes' error.
     with tf.control_dependencies([] if tf.executing_eagerly() else [tf.group(*grads)]):
         sampled = [(kind, _sample(state)) for kind, state in states if state is not None]
         sampled = [(kind, sample) for kind, sample in sampled if sample is not None]

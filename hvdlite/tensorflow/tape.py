@@ -49,7 +49,8 @@ def DistributedGradientTape(
     :param op: Average, Sum or Adasum.
     :param gradient_predivide_factor: f: gradients are divided by f before they are summed, and the
         sum is multiplied by f / size.
-    :param num_groups: the number of groups of gradients, like ``groups``; 0: group by bytes.
+    :param num_groups: the number of groups in which gradients are sent, like ``groups``; 0: groups
+        of 1 MiB or more.
     :param process_set: the ranks that average.
     :param scale_local_gradients: divide the gradients of variables that were passed to
         ``register_local_source`` by the number of ranks.
@@ -126,7 +127,7 @@ class _Distributed:
         return tf.nest.pack_sequence_as(sources, results)
 
     def get_local_and_global_gradients(self, target, sources, output_gradients=None, **kwargs):
-        """Return two lists of (variable, gradient): of the local variables, and of the others."""
+        """Return two lists of (variable, gradient): for local variables, and for all others."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, **kwargs)))
         local = self._averages.local
         own = [pair for pair in pairs if id(pair[0]) in local]
@@ -155,7 +156,7 @@ def DistributedOptimizer(
         "groups": groups, "process_set": process_set,
     }  # fmt: skip
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        # Imported here, because that module imports this module.
+        # imported here, because hvdlite.keras.optimizer imports this module
         from hvdlite.keras.optimizer import DistributedOptimizer as of_keras
 
         return of_keras(
@@ -201,7 +202,7 @@ class _OptimizerInGraph:
     def apply_gradients(self, grads_and_vars, global_step=None, *args, **kwargs):
         """Compare the ranks' states, then call TensorFlow's method."""
         pairs, done = list(grads_and_vars), []
-        has_any = any(grad is not None for grad, _ in pairs)  # if not, TensorFlow raises an error
+        has_any = any(grad is not None for grad, _ in pairs)  # without any, TensorFlow raises
         if has_any and not self._averages.reduction.is_alone():
             done = compare(self._state_check, self, pairs, global_step, self._averages.local)
         with tf.control_dependencies(done):

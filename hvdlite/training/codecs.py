@@ -89,7 +89,7 @@ class Codecs:
 
     @staticmethod
     def top_k(ratio: float = 0.01) -> Codec:
-        """Send ceil(ratio * n) of n float32 values, the largest, each as index and value.
+        """Send the ceil(ratio * n) largest of n float32 values, by magnitude, as index and value.
 
         The other values are added to the next gradient (Aji and Heafield, "Sparse communication for
         distributed gradient descent", EMNLP 2017). Each rank sends 2 * ratio of the gradient's

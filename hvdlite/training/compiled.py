@@ -1,8 +1,9 @@
 """Compiles C++ libraries that depend on the installed version of a framework, once per version.
 
 A file's name contains the version of the framework and a hash of the sources, flags and ABIs.
-hvdlite's wheel contains the files for some versions. Others are compiled at their first use into
-``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or, if that is read-only, a temporary folder.
+hvdlite's wheel contains the files for some versions. For other versions, the first use compiles a
+file into ``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or into a temporary folder if the
+other folder is read-only.
 """
 
 import contextlib
@@ -23,9 +24,9 @@ from hvdlite.machine.probe import CACHE, cache_folders, shipped_folder
 CSRC = Path(__file__).parents[1] / "csrc"
 # Every source includes these headers, which declare the core's functions.
 CORE_HEADERS = [CSRC / name for name in ("functions.h", "hvd.h", "base/error.h", "base/types.h")]
-# Compilers get these flags and the language.
+# flags for all libraries; callers add the option for the standard of C++
 FLAGS = (*(CSRC / "flags.txt").read_text().split(), "-O2", "-shared", "-fPIC")
-PATIENCE = 600.0  # how many seconds a rank waits, at least, while another rank compiles
+PATIENCE = 600.0  # a rank waits at least so many seconds while another rank compiles
 
 
 def build(
@@ -107,10 +108,10 @@ def _try_lock(file) -> bool:
 def _compile(what: str, command: List[str], path: Path) -> None:
     if shutil.which(command[0]) is None:
         raise RuntimeError(
-            f"hvdlite: no compiler ({command[0]}) for {what}: it is compiled once for each "
-            "version of the framework. Install one (`apt-get install g++`) or name one in CXX; "
-            "or compile on a machine that has one, with this version of the framework, and set "
-            f"{CACHE} to a folder that both machines can read"
+            f"hvdlite: no compiler ({command[0]}) for {what}, which must be compiled once for each "
+            "version of the framework. Install a compiler (`apt-get install g++`) or name one in "
+            "CXX; or compile on a machine with a compiler and this version of the framework, and "
+            f"set {CACHE} to a folder that both machines can read"
         )
     # Compile in a temporary folder and rename, so that a crash leaves no partly written library.
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:

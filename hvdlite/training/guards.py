@@ -1,7 +1,7 @@
-"""Guards: report ranks whose parameters differ from those of other ranks, or are not finite.
+"""Guards report ranks whose parameters differ from the other ranks' parameters or are not finite.
 
-A subclass for each framework returns the arrays. There is no guard unless a script makes one or
-HVDLITE_GUARD_STEPS is set.
+Each framework has a subclass, which returns the parameters as arrays. A script makes a guard, or
+sets HVDLITE_GUARD_STEPS; otherwise nothing is checked.
 """
 
 import os
@@ -70,7 +70,7 @@ class Guard:
         self._equal_at = self._steps
 
     def _faults(self, names: List[str], everyone: np.ndarray) -> Iterable[str]:
-        """Yield error texts, first about gradients: their NaNs cause NaNs in parameters."""
+        """Yield error texts, first about gradients: NaNs in gradients cause NaNs in parameters."""
         ranks = self._set.ranks
         for what, fact in (("the gradient of ", _GRADIENT), ("", _VALUE)):
             for i, name in enumerate(names):

@@ -32,11 +32,11 @@ class Reduction(NamedTuple):
         gradients are not compressed.
     :param predivide_factor: gradients are divided by this factor f before they are summed, and the
         sum is multiplied by f / size.
-    :param num_groups: the number of groups, of the same number of gradients; 0: group by bytes.
+    :param num_groups: the number of groups with equal numbers of gradients; 0: groups by bytes.
     :param op: Average, Sum or Adasum.
     :param process_set: the ranks that reduce; a rank outside the set trains alone.
     :param sparse_as_dense: send sparse gradients as dense arrays; the result has no zero rows.
-    :param sums: with op Average: return the sum without the factor f / size: the update applies it.
+    :param sums: True, with op Average: return sums, because the update applies the factor f / size.
     """
 
     compression: Any = NoneCompressor
@@ -117,7 +117,7 @@ class GradientReducer:
         return found
 
     def __reduce__(self) -> tuple:
-        # Descriptions contain C pointers, so a copy makes new ones.
+        # The kept descriptions contain C pointers, so a copy makes new descriptions.
         return GradientReducer, (self.owner, self.reduction, self.step_check)
 
     def name(self, label: Any, number: Any = 0, others: int = 0) -> str:
@@ -213,7 +213,7 @@ def average_all_but(
     local: Collection[int], variables: Sequence, grads: Sequence,
     average: Callable[[List], Sequence], divide: Callable[[Any], Any],
 ) -> List:  # fmt: skip
-    """Return averages; for local variables, return this rank's gradients, scaled.
+    """Return averaged gradients, but for local variables this rank's gradients, scaled.
 
     :param local: the ``id`` of each local variable.
     :param average: averages the gradients of all other variables over ranks.
