@@ -1,4 +1,4 @@
-"""Notices that a script has changed parameters, for example their grad_req, on this rank alone."""
+"""Notices if a script changes parameters on one rank only, for example their grad_req."""
 
 from operator import attrgetter, is_
 from typing import Any, Callable, Dict, List, Tuple
@@ -13,7 +13,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.mxnet.steps import Steps
 from hvdlite.training.plan import agree_on_layers
 
-_GRAD = attrgetter("_grad")  # MXNet makes a new list whenever it changes anything of a gradient
+_GRAD = attrgetter("_grad")  # a list, which MXNet replaces whenever it changes the gradient's facts
 
 
 def fact(param) -> str:
@@ -30,7 +30,7 @@ def fact(param) -> str:
 class Compared:
     """Parameters whose facts the ranks have compared.
 
-    :param labels: by index, numbers that are equal on all ranks.
+    :param labels: for each index of a parameter, a number that is equal on all ranks.
     :ivar trained: index of each parameter with a gradient -> True if the gradient is sparse.
     """
 
@@ -71,7 +71,7 @@ class Compared:
         return True
 
     def _changes(self, params: Dict[int, Any]) -> List[Tuple]:
-        """Return names, labels and facts: now and before."""
+        """Return name, label, current fact and former fact of each parameter that has changed."""
         now = {index: fact(param) for index, param in params.items()}
         return [
             (params[index].name, self._labels.get(index), text, self._facts.get(index))
@@ -81,7 +81,7 @@ class Compared:
 
 
 class OfStore:
-    """The parameters of the gluon Trainer that uses a kvstore; keys are their indices."""
+    """The parameters of the gluon Trainer that uses a kvstore; the keys are parameters' indices."""
 
     def __init__(self, owner: str, trainer, labels: Dict[int, int]) -> None:
         self._owner, self._trainer, self._labels = owner, trainer, labels
@@ -105,7 +105,7 @@ class OfStore:
         self._compared = Compared(params, self._labels)
 
     def _requests(self) -> List[str]:
-        """Return the names of a step's requests up to the first sparse one."""
+        """Return the names of a step's requests up to that of the first sparse gradient."""
         trained = self._compared.trained
         names = {i: f"{self._owner}.{self._labels[i]}" for i in trained}
         sparse = [f"sparse.{names[i]}.rows" for i in trained if trained[i]]

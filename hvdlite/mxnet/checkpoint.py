@@ -29,7 +29,7 @@ class Checkpoint:
     ::
 
         checkpoint = hvd.Checkpoint("run1", net=net, trainer=trainer)
-        begin, extra = checkpoint.load()        # 0, {} where there is none yet
+        begin, extra = checkpoint.load()        # 0, {} if there is no checkpoint
         for epoch in range(begin, epochs):
             batches.epoch = epoch
             ...
@@ -65,8 +65,8 @@ class Checkpoint:
 
         With a ``ShardedTrainer`` on several hosts, rank 0 gathers the states first.
 
-        BatchNorm's running statistics are those of rank 0. To save their average instead, call
-        ``hvd.average_statistics`` before.
+        The checkpoint has BatchNorm's running statistics of rank 0. To save their average over
+        ranks instead, first call ``hvd.average_statistics``.
 
         :param epoch: the number of finished epochs, which ``load()`` returns. The number must be
             larger than in the last call.
@@ -158,7 +158,7 @@ class Checkpoint:
         if ranks == topology.size():
             return left_out.scatter_residuals(of_ranks, name)
         if ranks and not topology.rank():
-            why = f"a job of {ranks} ranks has saved the checkpoint; the other ranks lose it, too"
+            why = f"a job of {ranks} ranks has saved the checkpoint; other ranks lose theirs, too"
             left_out.warn(why, "")
         return {}
 

@@ -30,7 +30,7 @@ def allreduce_(names, tensors, op, scales, priority: int, process_set: ProcessSe
 
 
 def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Overwrite the tensor with that of rank ``root_rank`` and return the tensor."""
+    """Overwrite the tensor with rank ``root_rank``'s tensor, and return it."""
     root, group = process_set.number_of(root_rank), group_of(process_set)
     details = {"priority": priority, "root": root, "group": group}
     push(lib.HVD_BROADCAST, [name], [tensor], [details])
@@ -70,7 +70,7 @@ def alike_to_scatter(
 def columns(tensor, *more) -> int:
     """Return a hash of what must be equal on all ranks: dtype, columns and ``more``.
 
-    The following collective would report a difference, too, but only when a rank waits for it.
+    The collective itself also reports a difference, but only when a rank waits for the result.
     """
     return zlib.crc32(repr((np.dtype(tensor.dtype).name, tensor.shape[1:], *more)).encode())
 

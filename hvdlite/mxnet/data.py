@@ -17,9 +17,9 @@ class DistributedSampler(mx.gluon.data.Sampler):
 
     ``gluon.data.DataLoader(images, batch_size, sampler=hvd.DistributedSampler(len(images)))``
 
-    In the order of an epoch, rank r takes every size-th index, beginning with the one at position
-    r. So the batches of all ranks together equal a larger batch of one process. Each pass is an
-    epoch. The order depends only on ``seed`` and ``epoch``; to resume, set ``epoch`` before a pass.
+    In the order of an epoch, rank r takes every size-th index, beginning at position r. So the
+    batches of all ranks together equal a larger batch of one process. Each pass is an epoch. The
+    order depends only on ``seed`` and ``epoch``; to resume, set ``epoch`` before a pass.
 
     Making the sampler is collective; all ranks give the same arguments.
 
@@ -44,7 +44,8 @@ class DistributedSampler(mx.gluon.data.Sampler):
         self._rank, self._size = topology.rank(), topology.size()
         if even and length < self._size:
             raise ValueError(
-                f"{length} samples for {self._size} ranks: expected at least one for each"
+                f"{length} samples for {self._size} ranks: expected at least one for each rank: "
+                "use fewer ranks"
             )
         self._used = length // self._size * self._size if even else length
         self._shuffle = shuffle
@@ -105,7 +106,7 @@ class DistributedRecordIter(mx.io.DataIter):
         super().__init__(batch_size)
         for option in ("seed_aug", "round_batch"):
             if option in options:
-                raise ValueError(f"{option} is set by DistributedRecordIter: leave it out")
+                raise ValueError(f"DistributedRecordIter itself sets {option}: leave {option} out")
         record, index = _files(path_imgrec, path_imgidx)
         parts = topology.size() if num_parts is None else num_parts
         part = topology.rank() if part_index is None else part_index
@@ -188,7 +189,7 @@ def _files(path_imgrec, path_imgidx):
 
 
 def _part_size(images: int, parts: int, part: int) -> int:
-    """Return the number of images that ImageRecordIter puts into a part; last parts get fewer."""
+    """Return ImageRecordIter's number of images in a part; the last parts may have fewer."""
     most = -(-images // parts)
     return max(0, min(most, images - part * most))
 
@@ -199,7 +200,7 @@ def _batches(images: int, parts: int, part: int, batch_size: int, even: bool) ->
     smallest = _part_size(images, parts, parts - 1)
     if smallest < batch_size:
         raise ValueError(
-            f"{images} images in {parts} parts: the smallest has {smallest}, less than a batch of "
-            f"{batch_size}; expected smaller batches, fewer ranks or more images"
+            f"{images} images in {parts} parts: the smallest part has {smallest} images, less than "
+            f"a batch of {batch_size}: use smaller batches, fewer ranks or more images"
         )
     return smallest // batch_size

@@ -32,7 +32,7 @@ def allreduce(names, tensors, op, scales, priority: int, process_set: ProcessSet
 
 
 def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: ProcessSet):
-    """Broadcast a copy; the root's gradient is the average over ranks, other ranks' are zero."""
+    """Broadcast a copy; the root's gradient is the average over ranks, all others are zero."""
 
     def gradient(name, grad):
         collectives.allreduce_([name], [grad], Average, _NO_SCALES, priority, process_set)
@@ -45,7 +45,7 @@ def broadcast(name: str, tensor, root_rank: int, priority: int, process_set: Pro
 
 
 def allgather(names, tensors, rows: np.ndarray, priority: int, process_set: ProcessSet) -> List:
-    """Gather; backward averages the gradient over ranks, and each rank gets its own rows of it."""
+    """Gather rows; backward averages the gradient over ranks and returns this rank's rows."""
 
     def gather_one(name, tensor, of_ranks):
         def gradient(name, grad):
@@ -103,16 +103,16 @@ def _check_rows(name: str, rows: np.ndarray) -> None:
     """Raise on every rank if some rank has no rows: MXNet does not call backward on that rank."""
     if not rows.all():
         raise ValueError(
-            f"tensor '{name}': a rank has no rows ({rows}), and MXNet runs no backward there: give "
-            "every rank at least one row"
+            f"tensor '{name}': a rank has no rows (numbers of rows: {rows}), and MXNet runs no "
+            "backward on that rank: give every rank at least one row"
         )
 
 
 def _record(name: str, tensor, forward: Callable, backward: Callable):
     """Return ``forward(name, copy of tensor)``, whose gradient is ``backward(name, gradient)``.
 
-    Both functions may overwrite their array, and get a 0-d tensor with shape (1,). ``backward``
-    takes and returns an ``mx.nd`` array; MXNet calls it on one of its own threads.
+    Both functions may overwrite their array. They get a 0-d tensor as an array of shape (1,).
+    ``backward`` takes and returns an ``mx.nd`` array; MXNet's own threads call ``backward``.
     """
     # Autograd records the copy and the reshape, so that it adds up gradients of several uses.
     own = collectives.copy(tensor)

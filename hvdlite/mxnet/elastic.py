@@ -21,7 +21,7 @@ class GluonState(ObjectState):
     step counts and learning rate of a Trainer. ``sync`` makes them equal on all ranks, so
     ``hvd.broadcast_parameters`` is not needed.
 
-    :raises ValueError: a parameter is sparse, or has no value: run one forward before.
+    :raises ValueError: a parameter is sparse, or has no value yet because no forward has run.
     """
 
     def _part(self, value) -> Part:
@@ -61,8 +61,8 @@ class _Parameters(Part):
                 )
             if param._stype != "default":
                 raise ValueError(
-                    f"parameter '{param.name}' is {param._stype}: elastic training keeps dense "
-                    "weights only"
+                    f"parameter '{param.name}' is {param._stype}: elastic training takes only "
+                    "dense weights: make the parameter with stype='default'"
                 )
 
     def save(self, value) -> Any:

@@ -99,8 +99,8 @@ class Gradients(GradientReducer, Loads):
     def copy(self) -> "Gradients":
         """Return an object with the same settings, which takes a numbered name at its first use.
 
-        If it took the name now, a copy made on one rank only would shift the numbers of later
-        optimizers on that rank.
+        If a copy took its name now, a copy on one rank only would shift the numbers of this rank's
+        later optimizers.
         """
         made = Gradients(self.owner.split(".copy")[0], self.reduction, self._passes)
         made._is_unnamed_copy = True
@@ -170,7 +170,7 @@ class Gradients(GradientReducer, Loads):
         return first
 
     def requests(self, updated: Collection[int] = ()) -> List[str]:
-        """Return the names of a step's requests up to the first sparse one, for which ranks wait.
+        """Return the names of a step's requests, up to the first for which ranks wait (sparse).
 
         :param updated: indices of parameters whose requests also update the weights.
         """

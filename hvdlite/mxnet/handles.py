@@ -1,4 +1,4 @@
-"""The collectives of ``ops`` in a form that returns a handle. Horovod has none for MXNet.
+"""The collectives of ``ops`` in a form that returns a handle. Horovod lacks this form for MXNet.
 
 MXNet scripts rarely need a handle, because reading an array waits. A handle adds ``poll()``.
 """

@@ -35,7 +35,7 @@ class Stripes(NamedTuple):
         """Return an NDArray of this host's values; if the host has no values, of a single zero."""
         flat = whole.asnumpy().reshape(-1)
         own = [flat[part] for part in self._stripes(self.host)]
-        # MXNet 1 has no empty arrays by default, hence the zero.
+        # a zero, because MXNet 1 has no empty arrays by default
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
@@ -201,7 +201,7 @@ def _view_at(memory: np.ndarray, start: int, like) -> np.ndarray:
 
 
 def _as_mxnet(array: np.ndarray):
-    # from_numpy makes its NumPy array read-only, so give it a view
+    # a view, because from_numpy makes its argument read-only
     return mx.nd.from_numpy(array.view(), zero_copy=True)
 
 

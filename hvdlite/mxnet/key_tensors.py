@@ -19,7 +19,7 @@ class KeyTensors:
         self._last: Dict[str, mx.nd.NDArray] = {}  # by tensor name, the last array sent
 
     def meet(self) -> None:
-        """In each job once, raise on every rank unless all ranks use a store of this name."""
+        """Once in each job, raise on every rank unless all ranks use a store of this name."""
         self._met = meet(self.owner, self._met)
 
     def name(self, key) -> str:
@@ -37,12 +37,12 @@ class KeyTensors:
         return kept
 
     def broadcast(self, key, array, priority: int, root_rank: int = 0) -> None:
-        """Overwrite a dense array with that of rank ``root_rank``."""
+        """Overwrite a dense array with rank ``root_rank``'s array."""
         self.wait_for_broadcast(key, array)
         broadcast_(array, root_rank, self.name(key), priority)
 
     def wait_for_broadcast(self, key, array=None) -> None:
-        """Do :meth:`wait_for_other` for the key's broadcast."""
+        """Wait for the last array of the key's broadcast, as :meth:`wait_for_other` does."""
         self.wait_for_other(f"broadcast.{self.name(key)}", array)
 
     def wait_for_other(self, name: str, array) -> None:

@@ -289,7 +289,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         self._sums[key] = self._sum(key, arrays, self._sums.get(key), priority)
         self._updater(key, self._sums[key], kept)
         if isinstance(getattr(self._updater, "optimizer", None), mx.optimizer.SGLD):
-            # SGLD adds random noise, different on each rank
+            # SGLD adds random noise on each rank, so all ranks take rank 0's result
             self._tensors.broadcast(key, kept, priority)
 
     def _allreduce(self, key, arrays: list, targets: list, priority: int) -> None:

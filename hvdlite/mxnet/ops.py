@@ -53,9 +53,9 @@ def allreduce(
     :param average: the older form of ``op``: True for Average, False for Sum.
     :param name: the same on every rank; unique among the tensors that are being reduced.
     :param priority: among the tensors that wait, the one with the highest priority runs first.
-    :param prescale_factor: a factor before the reduction; ``postscale_factor``: one after it. Both
-        are finite and the same on every rank. Integers are truncated toward zero after each
-        multiplication.
+    :param prescale_factor: the factor before the reduction; ``postscale_factor``: the factor after
+        it. Both are finite and the same on every rank. Integers are truncated toward zero after
+        each multiplication.
     :param process_set: the ranks that take part; no other rank may make the call.
     :param op: ``hvd.Average`` (the default; truncates integers toward zero), ``Sum``, ``Min``,
         ``Max``, ``Product``, or ``Adasum`` (Maleki et al., "Scaling Distributed Training with
@@ -133,7 +133,7 @@ def broadcast_(
     tensor, root_rank: int, name: Optional[str] = None, priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ):  # fmt: skip
-    """Overwrite ``tensor`` on every rank with that of rank ``root_rank``; return ``tensor``.
+    """Overwrite ``tensor`` on every rank with rank ``root_rank``'s tensor; return ``tensor``.
 
     Arguments and errors are those of :func:`broadcast`.
     """
@@ -179,7 +179,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ):  # fmt: skip
-    """Return this rank's rows of what :func:`allreduce` would return.
+    """Return this rank's rows of the array that :func:`allreduce` would return.
 
     The rows are divided in the order of ranks. If the rows do not divide evenly, the first ranks
     get one more row. ``tensor`` does not change. The call waits until every rank has made the
@@ -235,7 +235,7 @@ def alltoall(
     The call waits until every rank has made the call, because the shape of the result depends on
     all ranks; the data follows asynchronously.
 
-    :param tensor: array of at least one dimension; only the first may differ between ranks.
+    :param tensor: array of at least one dimension; only the first dimension may differ by rank.
     :param splits: how many rows go to each rank: the first rows go to rank 0, the next to rank 1.
         Rows left over are not sent. Without ``splits`` every rank gets the same number of rows.
     :return: the received rows; with ``splits``, a pair: the received rows, and the number of rows

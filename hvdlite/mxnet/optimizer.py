@@ -150,7 +150,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            # A Trainer updates each context in turn. Average all contexts at the first one.
+            # A Trainer updates each context in turn. The first context's update averages all.
             elif grad.context == arrays[0].context:
                 chosen[index] = arrays
         if self.passes > 1:
@@ -187,7 +187,7 @@ def undistribute(optimizer) -> Any:
 
 
 def _restore(kind, state, owner, reduction, passes) -> DistributedOptimizer:
-    """Rebuild an optimizer from its pickle with new names, as the original may still exist."""
+    """Rebuild a pickled optimizer, with new tensor names: the original may still exist."""
     plain, kept = object.__new__(kind), state.pop(left_out.KEY, None)
     plain.__setstate__(state)
     gradients = Gradients(owner, reduction, passes).copy()

@@ -30,7 +30,7 @@ def _open():
 
 
 _mxnet = _open()
-# Does what mxnet.autograd.is_recording() does, in less time: each in-place call asks.
+# A faster mxnet.autograd.is_recording(), because each in-place call asks.
 is_recording = functools.partial(lib.hvd_mxnet_is_recording, _mxnet)
 _NDArray = mx.nd.NDArray  # a module variable, because attribute look-ups cost time in each push
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
@@ -142,7 +142,7 @@ def _fill(kind, work, name, out, details, source, residual):
 
 
 class _Descriptions(ModuleState):
-    """The descriptions of recent calls, which C copies."""
+    """The C descriptions of recent calls. The C library copies a description at each push."""
 
     def begin(self) -> None:
         # descriptions of all kinds except allreduce
@@ -214,7 +214,7 @@ def _no_array(name, thing) -> ValueError:
 
 
 def watch(arrays):
-    """Return a function that returns True when all operations pushed so far on the arrays ended."""
+    """Return a function that tells if all operations pushed so far on the arrays have ended."""
     handles = [_handle("of an asynchronous call", array) for array in arrays]
     error = new_error()
     started = lib.hvd_mxnet_watch_start(_mxnet, handles, len(handles), error)
@@ -225,7 +225,7 @@ def watch(arrays):
 
 
 def _failure_of(raised: BaseException):
-    """Return hvdlite's error if ``raised`` is an MXNetError with its text; otherwise None."""
+    """Return hvdlite's error if ``raised`` is an MXNetError with this error's text; else None."""
     error = new_error()
     if type(raised) is not mx.MXNetError:
         return None

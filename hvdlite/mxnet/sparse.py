@@ -77,7 +77,8 @@ def _rows_of(arrays: Sequence, name: str) -> Tuple[np.ndarray, np.ndarray]:
         if array.shape != arrays[0].shape:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise HvdliteValueError(
-                f"tensor '{name}' has the shapes {shapes}: expected one shape for all"
+                f"tensor '{name}' has the shapes {shapes} on the contexts of this rank: expected "
+                "one shape"
             )
     indices = [array.indices.asnumpy().astype(np.int64) for array in arrays]
     values = [array.data.asnumpy() for array in arrays]

@@ -1,4 +1,4 @@
-"""What belongs to one step: its first update; the gradients of its earlier backward passes."""
+"""Finds the first update of a training step; keeps gradients of the step's earlier passes."""
 
 import math
 from typing import Any, Dict, Hashable
@@ -17,7 +17,7 @@ class Steps:
 
 
 class Aside:
-    """Keeps the sum of the gradients of a step's earlier backward passes outside MXNet's memory."""
+    """Keeps the sum of the gradients of a step's earlier backward passes in arrays of its own."""
 
     def __init__(self) -> None:
         self._kept: Dict[Hashable, Any] = {}

@@ -59,8 +59,8 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
         contexts = self.gamma.list_ctx()
         if len(contexts) > 1:
             raise ValueError(
-                f"{self._owner} lives on {len(contexts)} contexts: expected one; start one process "
-                "per context"
+                f"{self._owner} is on {len(contexts)} contexts: expected one context: start one "
+                "process for each context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
         if not is_symbol and mx.autograd.is_training():  # not when tracing: a rank may trace alone
@@ -118,7 +118,8 @@ class _Operator(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         x, gamma, beta = in_data
         mean, var = aux
-        per_count = number = mx.nd.zeros_like(mean)  # 0 means that mean and variance are constants
+        # per_count 0 means that backward takes mean and variance for constants
+        per_count = number = mx.nd.zeros_like(mean)
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))
             number = mx.nd.full(mean.shape, owner_number(f"{self._p.owner}.") % _MOST_NUMBERS)

@@ -196,8 +196,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _share_gradients(self, zero_copy: bool) -> Optional[SharedGradients]:
         """Move the gradients to shared memory if this rank can use them there.
 
-        :return: None if the trainer has a process set of its own. Then all ranks get None, as they
-            must, because ``SharedGradients.join`` is collective.
+        :return: None on all ranks if the trainer has a process set of its own. Otherwise an object
+            on every rank, because ``SharedGradients.join`` is collective.
         """
         reduction = self._gradients.reduction
         if reduction.process_set is not global_process_set:

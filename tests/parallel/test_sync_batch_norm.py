@@ -184,7 +184,7 @@ def test_a_block_that_only_one_rank_has_made_is_an_error(rank, several):
 def test_several_contexts_are_refused():
     block = hvd.SyncBatchNorm(in_channels=3)
     block.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
-    with pytest.raises(ValueError, match="lives on 2 contexts: expected one"):
+    with pytest.raises(ValueError, match="is on 2 contexts: expected one"):
         block(mx.nd.ones((2, 3)))
 
 
