@@ -13,7 +13,7 @@ import sys
 import zlib
 from pathlib import Path
 
-import hvdlite  # noqa: F401 (before mxnet, which then works with any NumPy)
+import hvdlite  # noqa: F401 (imported before mxnet, so that mxnet works with any NumPy)
 
 # isort: split
 import mxnet as mx

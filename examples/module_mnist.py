@@ -5,7 +5,7 @@
     hvdliterun -n 2 -s 2 python examples/module_mnist.py --kvstore dist_sync
                                                                       MXNet's own servers
 
-The script is written for MXNet's servers. Only the import of hvdlite is added; it registers the
+The script is written for MXNet's servers. Only the import of hvdlite is added, which registers the
 kvstore dist_sync_mpi with MXNet.
 """
 

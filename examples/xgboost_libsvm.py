@@ -51,9 +51,9 @@ def main(args, load, rank, ranks):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train boosted trees from files of LibSVM's.")
+    parser = argparse.ArgumentParser(description="Train boosted trees on LibSVM files.")
     add = parser.add_argument
-    add("--data", nargs=2, metavar=("TRAIN", "TEST"), help="two files (scikit-learn's digits)")
+    add("--data", nargs=2, metavar=("TRAIN", "TEST"), help="files (scikit-learn's digits)")
     add("--classes", type=int, default=10, help="number of different labels (%(default)s)")
     add("--rounds", type=int, default=30, help="trees of each class (%(default)s)")
     add("--depth", type=int, default=4, help="largest depth of a tree (%(default)s)")

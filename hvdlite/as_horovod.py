@@ -87,14 +87,14 @@ def take_its_place() -> None:
         sys.meta_path.insert(0, _AsHorovod())
     os.environ.setdefault("HVDLITE_HOROVOD_SUMS", "1")
     _set_as_mpirun_says()
-    # Python child processes, such as workers of data loaders, then import hvdlite as Horovod. They
-    # get no variables that keep MPI from using sockets, because they may be ranks of another job.
+    # Makes Python child processes, such as workers of data loaders, import hvdlite as Horovod. Only
+    # PYTHONPATH is set, not the variables for MPI, because a child may be a rank of another job.
     os.environ["HVDLITE_AS_HOROVOD"] = "1"
     os.environ["PYTHONPATH"] = environment.with_job_site(os.environ)["PYTHONPATH"]
 
 
 def _set_as_mpirun_says() -> None:
-    """Set those variables of Horovod that follow from mpirun's; ``init`` sets the others."""
+    """Set the variables of Horovod that mpirun's variables determine; ``init`` sets all others."""
     os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
     for name, theirs in _OF_MPIRUN.items():
         values = [os.environ[their] for their in theirs if their in os.environ]
@@ -141,7 +141,7 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    # an import, because this code runs as ``__main__``, another module object
+    # imported, because this code runs as ``__main__``, which is another module object
     from hvdlite.as_horovod import take_its_place as _take
 
     _take()

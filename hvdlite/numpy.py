@@ -127,7 +127,7 @@ def reducescatter(
     """Return this rank's rows of the result of :func:`allreduce`; any ``op`` except Adasum.
 
     Ranks get their rows in the order of ranks. If the rows do not divide evenly, the first ranks
-    get one more.
+    get one more row.
 
     :param array: of at least one dimension; all other arguments and the errors are as for
         :func:`allreduce`.
@@ -200,7 +200,7 @@ def alltoall(
     :param array: of at least one dimension; only the first dimension may differ between ranks.
     :param splits: how many rows go to each rank: the first rows to rank 0, the next to rank 1, and
         so on. Remaining rows are not sent. Without ``splits`` all ranks get the same number.
-    :return: the rows received; with ``splits`` a pair: the rows, and how many each rank sent.
+    :return: the received rows; with ``splits`` a pair: the rows, and the number from each rank.
     :raises ValueError: as :func:`allreduce`; or the sum of ``splits`` is larger than the number of
         rows; or without ``splits`` the rows do not divide evenly.
     :raises hvdlite.HvdliteError: as :func:`allreduce`.
@@ -244,13 +244,13 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     :raises hvdlite.HvdliteError: a rank has left.
     """
     last = np.empty(1, np.int64)
-    frameworks.wait_all()  # because the last rank must have finished its own steps
+    frameworks.wait_all()  # so that the last rank to join has finished its own steps
     run(lib.HVD_JOIN, "join", last, last, group=group_of(process_set))
     restart_calls(process_set)
     return process_set.ranks[last[0]]
 
 
-# These functions return a Handle.
+# The functions below start a collective and return its Handle.
 
 
 def _reduce(

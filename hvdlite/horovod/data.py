@@ -8,7 +8,7 @@ _END = object()
 
 
 class BaseDataLoader:
-    """Yields the batches of ``_iterate``, after ``_process_batch``; subclasses define both."""
+    """Yields each batch of ``_iterate``, which a subclass defines, after ``_process_batch``."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -27,7 +27,7 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Reads batches in a thread before their use. Must precede the data loader among the bases.
+    """Reads batches ahead in a thread. Must precede the data loader among the base classes.
 
     :param async_loader_queue_size: the number of batches to read ahead; 0: read without a thread.
     :param debug_data_loader: ignored; Horovod prints messages about the loader.
@@ -75,7 +75,7 @@ class AsyncDataLoaderMixin:
         self._put(batches, _END, left)
 
     def _put(self, batches: queue.Queue, item: Any, left: threading.Event) -> bool:
-        """Wait for room and put the item into the queue; return False if no batch is needed."""
+        """Wait for room and put the item into the queue; return False if the loop has ended."""
         while not left.is_set() and not (self._closed.is_set() and item is not _END):
             try:
                 batches.put(item, timeout=0.1)

@@ -1,6 +1,7 @@
 """Functions and classes of horovod.common.util, basics and exceptions that programs import."""
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -52,8 +53,10 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return False: hvdlite runs on CPUs only."""
-    return False
+    """Return True for ``torch`` with a CUDA GPU: hvdlite moves no other framework's GPU arrays."""
+    if ext_base_name != "torch" or not extension_available("torch"):
+        return False
+    return bool(importlib.import_module("torch").cuda.is_available())
 
 
 def run_commandline() -> None:
@@ -80,7 +83,7 @@ def is_iterable(value: Any) -> bool:
 
 
 def is_version_greater_equal_than(version: str, least: str) -> bool:
-    """Return True if version >= least, comparing the first three numbers (``2.16.1``) only."""
+    """Return True if version >= least, comparing only the first three numbers (``2.16.1``)."""
 
     def numbers(text: str) -> List[int]:
         parts = (text.split("+")[0].split(".") + ["0", "0"])[:3]

@@ -26,7 +26,7 @@ def network_parameters(tree_learner: str = "data") -> Dict[str, Any]:
         if ":" in address:
             raise HvdliteError(
                 f"hvdlite.lightgbm: rank {rank}'s host has the address {address}: expected an IPv4 "
-                "address, because LightGBM connects by IPv4 only: give the host one, or use XGBoost"
+                "address, because LightGBM knows only IPv4: give the host one, or use XGBoost"
             )
     machines = map(joined, addresses, allgather_object(port, "lightgbm.ports"))
     return {

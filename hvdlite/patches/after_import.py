@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # not at run time, because importing typing takes 2 ms
     from collections.abc import Callable
     from typing import Any
 
-# The module with torch.compile's rules. hvdlite does not import it, because that takes a second.
+# The module with torch.compile's rules. hvdlite itself does not import it, to save a second.
 _COMPILES = "torch._dynamo.trace_rules"
 
 

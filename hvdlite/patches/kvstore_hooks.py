@@ -123,7 +123,7 @@ def _check_and_rescale_grad(check):
     @functools.wraps(check)
     def check_and_rescale_grad(self, scale):
         if _is_ours(self._kvstore):
-            self._optimizer.rescale_grad = scale  # the same object that the store uses
+            self._optimizer.rescale_grad = scale  # the store uses this optimizer object
         else:
             check(self, scale)
 

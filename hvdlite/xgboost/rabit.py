@@ -38,7 +38,7 @@ _rabit = _Rabit()
 
 
 def init(args: Any = None) -> None:
-    """Call ``hvdlite.init()`` and start XGBoost's collectives, unless started. Collective.
+    """Call ``hvdlite.init()``; start XGBoost's collectives unless they run already. Collective.
 
     :param args: ignored: rabit's launcher passed the tracker's address in this argument.
     """

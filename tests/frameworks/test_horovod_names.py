@@ -36,6 +36,9 @@ for line in lines:
         exec(line, {})
     except Exception as error:
         found["failed"][line] = f"{type(error).__name__}: {error}"
+from horovod.common.util import gpu_available
+found["gpu"] = [gpu_available("torch"), gpu_available("tensorflow")]
+found["cuda"] = __import__("torch").cuda.is_available()
 print(json.dumps(found))
 """
 pytestmark = pytest.mark.xdist_group("names")
@@ -133,6 +136,10 @@ def test_lines_that_import_horovod_work(found):
     assert sorted(failed) == sorted(f"import {name}" for name in ABSENT)
     for line, text in failed.items():
         assert text.startswith(f"ModuleNotFoundError: no {line[7:]}: ") and "hvdliterun" in text
+
+
+def test_gpu_available_is_true_only_for_pytorch_with_a_gpu(found):
+    assert found["gpu"] == [found["cuda"], False]
 
 
 def test_every_public_name_of_a_framework_has_a_docstring(found):
