@@ -135,9 +135,9 @@ def train(args, store, rank, ranks):
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
-        # Inference leaves weights in oneDNN's layout, and MXNet 1.9.1 may continue to train before
-        # it has converted them back. The broadcast converts them. Without it, equal runs would end
-        # with different weights.
+        # Inference leaves weights in oneDNN's layout. MXNet 1.9.1 may train on before it converts
+        # the weights back, and then equal runs end with different weights. The broadcast converts
+        # the weights.
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
         if rank == 0:

@@ -30,7 +30,7 @@ from hvdlite.core.launchers import OPEN_MPI, PMI
 from hvdlite.horovod.modules import MODULES, VERSION, Names, absence
 from hvdlite.launch import environment
 
-# Horovod's variable -> the variables in which mpirun gives the same value: Open MPI's, MPICH's.
+# Horovod's variables, and the variables of Open MPI's and MPICH's mpirun that have the same values
 _NAMES = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 _OF_MPIRUN = dict(zip(_NAMES, zip(OPEN_MPI.variables, PMI.variables)))
 _USAGE = "usage: python -m hvdlite.as_horovod [-m module | script.py] [argument ...]"
@@ -48,7 +48,7 @@ class _AsHorovod(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.util.spec_from_loader(fullname, self) if exists else None
 
     def exec_module(self, module) -> None:
-        name = module.__name__  # hvdlite's module replaces the empty ``module``
+        name = module.__name__  # sys.modules gets hvdlite's module in place of the empty ``module``
         sys.modules[name] = (
             Names(name, MODULES[name])
             if name in MODULES
@@ -124,7 +124,7 @@ def main(arguments: List[str]) -> None:
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if module:
-        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what -m calls
+        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # as `python -m` does
     elif os.path.isfile(arguments[0]) and not zipfile.is_zipfile(arguments[0]):
         sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
         _run_file(arguments[0], main)

@@ -80,7 +80,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_reducer": reducer("optimizer"),  # for copies, which Keras makes without this function
+        "_reducer": reducer("optimizer"),  # for copies that Keras makes without this function
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -124,7 +124,7 @@ def _inner(optimizer):
 class _Distributed:
     """The methods that hvdlite adds to an optimizer."""
 
-    _local: Any = frozenset()  # a set of ids; a copy that Keras makes has this default
+    _local: Any = frozenset()  # ids of local variables; a copy that Keras makes has this default
     _reducer: GradientReducer
     _sum_of_passes: int
     _scale_local: bool
@@ -143,7 +143,7 @@ class _Distributed:
         self._local.add(id(var))
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        # _clip_gradients needs this list: Keras leaves out variables that have no gradient.
+        # for _clip_gradients(), to which Keras passes only the variables' gradients
         object.__setattr__(self, "_updating", trainable_variables)
         if not self.gradient_accumulation_steps:
             grads = self._averaged(grads, trainable_variables)
@@ -177,7 +177,7 @@ class _Distributed:
             names = [name_of_variable(each) for each in inner._trainable_variables]
             whole = average(whole, self._reducer, step, names)
             with after(whole):
-                ops.convert_to_tensor(inner._iterations)  # Keras adds 1 only after this read
+                ops.convert_to_tensor(inner._iterations)  # Keras counts the step after this read
             return [whole[number] for number in numbers]
 
         return average_all_but(self._local, variables, grads, of_all_ranks, divide)
@@ -263,7 +263,7 @@ def load_model(
     saved = _loadable(filepath, optimizer)
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
-        # DistributedOptimizer sets this from backward_passes_per_step.
+        # DistributedOptimizer() below sets this again, from backward_passes_per_step
         _inner(optimizer).gradient_accumulation_steps = None
     begun = int(_inner(optimizer)._iterations) % settings.get("backward_passes_per_step", 1)
     saver = saved.get("rank", 0) if saved else 0

@@ -37,7 +37,7 @@ def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True)
     if check_isfinite and not math.isfinite(norm):
         warnings.warn("nan or inf is detected. Clipping results will be undefined.", stacklevel=2)
     scale = max_norm / (norm + 1e-8)
-    if not scale >= 1:  # also true for NaN: then all arrays become NaN, as in Gluon's function
+    if not scale >= 1:  # a scale of NaN makes all arrays NaN, as in Gluon's function
         for array in arrays:
             array *= scale
     return norm

@@ -109,8 +109,8 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         if isinstance(out, numbers.Integral):
             out, root_rank = None, int(out)
         outs = by_key(key, value if out is None else out)
-        if self._trainer and not self._values:  # MXNet's engine does not see all BatchNorm writes
-            mx.nd.waitall()
+        if self._trainer and not self._values:
+            mx.nd.waitall()  # because MXNet's engine does not know all writes of BatchNorm
         for name, arrays in by_key(key, value).items():
             kept = self._values[name] = self._tensors.from_root(
                 name, arrays[0], priority, root_rank

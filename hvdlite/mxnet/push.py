@@ -20,7 +20,7 @@ IS_MXNET_1 = mx.__version__.startswith("1.")
 
 
 def _open():
-    # MXNet 2.0.0b1 gave asynchronous functions a fourth argument; the versions before had three.
+    # MXNet's asynchronous functions have three arguments before MXNet 2.0.0b1, and four since then.
     four = not IS_MXNET_1 and not re.match(r"2\.0\.0(a|b0)", mx.__version__)
     naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
     library = ffi.new("hvd_mxnet **")
@@ -30,7 +30,7 @@ def _open():
 
 
 _mxnet = _open()
-# A faster mxnet.autograd.is_recording(), because each in-place call asks.
+# Faster than mxnet.autograd.is_recording(), because each in-place call needs it.
 is_recording = functools.partial(lib.hvd_mxnet_is_recording, _mxnet)
 _NDArray = mx.nd.NDArray  # a module variable, because attribute look-ups cost time in each push
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
@@ -149,7 +149,7 @@ class _Descriptions(ModuleState):
         self.of = functools.lru_cache(maxsize=_MOST_NAMES)(
             lambda kind, name, _of, **details: describe(kind, name, **details)
         )
-        self.last: Dict[tuple, Described] = {}  # by function that describes, and name
+        self.last: Dict[tuple, Described] = {}  # by the describing function and the name
 
 
 _descriptions = _Descriptions()
@@ -174,7 +174,8 @@ def recent(make):
     @functools.wraps(make)
     def last_or_new(name, arguments) -> Described:
         kept = _descriptions.last
-        last = kept.get((make, name)) if isinstance(name, str) else None  # otherwise make() raises
+        # make() raises the error for a name that is no string
+        last = kept.get((make, name)) if isinstance(name, str) else None
         if last is None or last.arguments != arguments:
             if len(kept) >= _MOST_NAMES:
                 kept.clear()

@@ -25,7 +25,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # does not change gradients that are equal on all ranks already
+_REDUCED = Max, (1.0, 1.0)  # op and scales that keep gradients that are equal on all ranks
 
 _UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 
@@ -58,7 +58,7 @@ class HostUpdater(mx.optimizer.Updater):
         self.sums = False  # True: the gradients of the next call are not reduced yet
         self._weights = HostWeights(self._state_of)
         self._gradients: Optional[Gradients] = None
-        self._single: Set[int] = set()  # indices of the shared float32 parameters
+        self._single: Set[int] = set()  # indices of float32 parameters with a shared weight
         self._fused: Dict[tuple, ByRule] = {}
         self._parts: Optional[ByParts] = None
 

@@ -109,7 +109,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
             f"the states are those of {len(packed['order'])} parameters, but the trainer has "
             f"{len(trainer._params)}"
         )
-    # Indices may differ: trainers sort parameters by names, which contain counts of a process.
+    # Indices may differ between ranks: a trainer sorts by names, which contain a process's counts.
     index = dict(zip(packed["order"], _order(trainer)))
     for counts in optimizer._all_index_update_counts.values():
         renumbered = {index.get(i, i): count for i, count in counts.items()}

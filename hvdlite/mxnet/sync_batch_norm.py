@@ -63,7 +63,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
                 "process for each context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
-        if not is_symbol and mx.autograd.is_training():  # not when tracing: a rank may trace alone
+        if not is_symbol and mx.autograd.is_training():  # a rank may trace symbols alone
             self._met = meet(self._owner, self._met)
         is_numpy = mx.util.is_np_array() if is_symbol else isinstance(arrays[0], mx.np.ndarray)
         if is_numpy:

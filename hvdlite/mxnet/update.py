@@ -130,7 +130,7 @@ def handle_of(array) -> int:
     return array.handle.value
 
 
-# Optimizers that compute each element of a weight from the elements with the same index only. So
+# Optimizers that compute each element of a weight only from elements with the same index, so that
 # ranks can update disjoint slices of one weight.
 _BY_ELEMENT = {
     "SGD", "ccSGD", "NAG", "Signum", "SignSGD", "FTML", "Adam", "AdaGrad", "RMSProp", "AdaDelta",

@@ -139,7 +139,7 @@ def _check_new(param) -> None:
             f"parameter '{param.name}' is not initialized: call share_gradients after the first "
             "forward and before the first backward"
         )
-    # list_data() would raise for row_sparse weights
+    # not list_data(), which raises for row_sparse weights
     if any(data._fresh_grad for data in param._data):
         raise ValueError(
             f"the gradient of parameter '{param.name}' has been computed already: call "

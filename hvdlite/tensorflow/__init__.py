@@ -8,7 +8,7 @@ import os
 
 # A node that waits for a collective blocks one of TensorFlow's threads. If such nodes blocked all
 # threads, this rank could not start the collectives for which other ranks wait. TensorFlow reads
-# the variable at its first operation, when it makes its threads.
+# this variable when it makes its threads, at its first operation.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
 
 try:

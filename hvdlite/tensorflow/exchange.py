@@ -131,14 +131,14 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
     def begin_now(*arrays):
         nonlocal last
         before, key = last and last(), next(_graphs.keys)
-        if before:  # in a loop, or a function called twice, the last collective has the same name
+        if before:  # in a loop or a repeated call, this collective has the same name
             with contextlib.suppress(Exception):  # wait_now() raises the error of that collective
                 before.synchronize()
         with _number_failure():
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
-        # If the graph does not use a result, no node waits for its handle and removes the handle.
+        # Handles whose results the graph does not use stay here, because no node waits for them.
         if len(started) > _MOST_AWAITED:
             _graphs.started.pop(started.popleft(), None)
         return np.int64(key)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hvdlite.tensorflow.exchange import gate
 from hvdlite.training.state_check import StateCheck
 
-_VALUES = 64  # number of values that are sampled of a variable; 4 rows if these have more values
+_VALUES = 64  # a sample of a variable has about so many values, but at least 4 rows
 _VARIABLES = 16  # largest number of sampled variables, because each costs several microseconds
 _FLOATS = (tf.float32, tf.float64)  # one bit of a smaller float exceeds the tolerance
 REMEDY = (
@@ -36,7 +36,7 @@ def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, l
         states += [(name, optimizer.get_slot(variable, name)) for variable in shared]
     states += [("other states", v) for v in optimizer.variables() if id(v) not in slots]
     states += [("the global step", global_step)]
-    # Sampled after the gradients: if their shapes differ, too, all ranks raise the shapes' error.
+    # Sampled after the gradients, so that all ranks raise the error if gradients' shapes differ.
     with tf.control_dependencies([] if tf.executing_eagerly() else [tf.group(*grads)]):
         sampled = [(kind, _sample(state)) for kind, state in states if state is not None]
         sampled = [(kind, sample) for kind, sample in sampled if sample is not None]

@@ -32,7 +32,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             weights = weights * tf.cast(tf.expand_dims(mask, -1), tf.float32)
         count = tf.reduce_sum(weights, self._reduction_axes, keepdims=True)
         near = tf.reduce_sum(x * weights, self._reduction_axes, keepdims=True)
-        near = tf.stop_gradient(tf.math.divide_no_nan(near, count))  # a mean with a rounding error
+        near = tf.stop_gradient(tf.math.divide_no_nan(near, count))  # this rank's mean, rounded
         apart = (x - near) * weights
         parts = (weights, apart, apart * apart)
         sums = [tf.cast(tf.reduce_sum(part, self._reduction_axes), tf.float64) for part in parts]

@@ -202,7 +202,7 @@ class _OptimizerInGraph:
     def apply_gradients(self, grads_and_vars, global_step=None, *args, **kwargs):
         """Compare the ranks' states, then call TensorFlow's method."""
         pairs, done = list(grads_and_vars), []
-        has_any = any(grad is not None for grad, _ in pairs)  # without any, TensorFlow raises
+        has_any = any(grad is not None for grad, _ in pairs)  # TensorFlow raises if there is none
         if has_any and not self._averages.reduction.is_alone():
             done = compare(self._state_check, self, pairs, global_step, self._averages.local)
         with tf.control_dependencies(done):

@@ -22,9 +22,9 @@ from hvdlite.torch.tensors import DELEGATED, is_packed, memory_of, on_host, writ
 from hvdlite.training.codecs import Codec, NoneCompressor, codec_of
 from hvdlite.training.plan import Reduction
 
-_ALIGNMENT = 64  # bytes, a cache line
+_ALIGNMENT = 64  # bytes of a cache line
 _ALONE = [torch.empty(0)]
-# reference count of a view that the script does not use; the second number: as map() counts
+# sys.getrefcount() of a view to which the script has no reference: called here, and by map()
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])
 _OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))
 _GRAD = attrgetter("grad")
@@ -56,7 +56,7 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # a key, and the Repeated that start() has made for this key
+        self._described: Any = None  # the last allreduce's description (Repeated), after its key
         # parameters whose gradients backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None

@@ -35,8 +35,8 @@ class Changes:
         self.removed: List[str] = []
         self._compared: List[str] = []
         self._sent: Any = None  # the changes that this step's requests carry; None: no request yet
-        # True: the script has dropped averages before a step used them. `dropped`: the next step's
-        # requests tell the other ranks; `_sent_dropped`: this step's requests do.
+        # True: the script has dropped averages before a step used them. The next step's requests
+        # tell the other ranks (dropped), or this step's requests do so (_sent_dropped).
         self.dropped = self._sent_dropped = False
 
     def now(self) -> Dict[str, List[str]]:

@@ -33,7 +33,7 @@ _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
 # PyTorch's backend for NCCL lacks the other integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 _BRIEFLY = 0.01  # seconds between two checks whether a rank has failed, while this rank waits
-_LEAVING = 10  # a process that leaves the job waits so many seconds for its tensors
+_LEAVING = 10  # seconds for which a process waits for its tensors before it leaves the job
 
 
 def mover_for(
@@ -177,7 +177,7 @@ def finish_all(seconds: float = math.inf) -> None:
         mover = agreement.made
         while mover and not (mover.failed or mover.is_idle() or time.monotonic() > until):
             mover.launch()
-            with contextlib.suppress(Exception):  # a failed mover has no work
+            with contextlib.suppress(Exception):  # the loop ends if the mover has failed
                 mover.check()
             time.sleep(1e-3)
 

@@ -41,9 +41,9 @@ _SHARES = "NCCL_MULTI_RANK_GPU_ENABLE"
 class Place(NamedTuple):
     """What decides whether NCCL can move one rank's tensors."""
 
-    gpu: str  # unique for this GPU in the job; for a CPU: unique for this process
+    gpu: str  # identifies the GPU among all GPUs of the job; for a CPU, identifies the process
     nccl: Tuple[int, ...]  # NCCL's version; (): this PyTorch has no NCCL
-    may_share: bool  # whether NCCL is told that several ranks may use a GPU
+    may_share: bool  # True: the environment lets NCCL use one GPU for several ranks
 
     @classmethod
     def of(cls, device: torch.device) -> "Place":

@@ -60,7 +60,8 @@ class Gradients(GradientReducer):
         self._unreached: List[torch.Tensor] = []
         # text about a parameter that a newer object has taken over; None: nothing was taken
         self._taken: Optional[str] = None
-        # digests of loaded states: for the next step (_loaded), for this step (_states)
+        # digest of the states that this rank has loaded: ranks compare it in this step (_states),
+        # or in the next step (_loaded)
         self._loaded = self._states = 0
         # what compression has left out of gradients without a bucket
         self._left_out: Dict[str, torch.Tensor] = {}

@@ -208,7 +208,7 @@ class Mover:
                 return self.failed
             time.sleep(1e-2)
         rank, text = topology.rank(), error_text(error)
-        if batch[0].handle is not None:  # not the trial
+        if batch[0].handle is not None:  # otherwise the move is that of try_out()
             more = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
             text = (
                 f"tensor '{batch[0].name}'{more}: rank {rank} could not move these "
@@ -218,7 +218,7 @@ class Mover:
             )
         try:
             self._store.compare_set(_FAILURE, "", json.dumps([rank, text]))
-            self._look_into_store()  # another rank may have been faster
+            self._look_into_store()  # raises the error of another rank that has told it earlier
         except HvdliteError as found:
             return found
         except Exception:  # the rank that serves the store has ended

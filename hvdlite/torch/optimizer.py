@@ -20,7 +20,7 @@ from hvdlite.training import left_out
 from hvdlite.training.codecs import NoneCompressor
 from hvdlite.training.plan import Reduction, check_passes
 
-_NO_SUCH_STEP = -1  # number that autograd returns outside of backward
+_NO_SUCH_STEP = -1  # what torch._C._current_graph_task_id() returns outside of backward
 _NOT_SKIPPED = (
     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
     "the gradients are averaged already: put step() into `with optimizer.skip_synchronize():`"

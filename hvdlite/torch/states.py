@@ -176,5 +176,5 @@ class Guard(guards.Guard):
 def _as_numpy(tensor: torch.Tensor):
     tensor = tensor.detach().cpu()
     if tensor.is_sparse:
-        tensor = tensor._values()  # the other values are zeros
+        tensor = tensor._values()  # all other values of a sparse tensor are zeros
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()

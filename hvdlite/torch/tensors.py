@@ -79,7 +79,8 @@ def _takes_several() -> bool:
     return True
 
 
-# torch.autograd.graph.increment_version() would take twice as long as torch._C._increment_version()
+# written() calls a private function, because torch.autograd.graph.increment_version() takes twice
+# as long
 _TAKES_SEVERAL = _takes_several()
 
 

@@ -22,7 +22,7 @@ from hvdlite.training.step_check import StepCheck
 
 GROUP_BYTES = 2**20  # smallest size of a group, because an operation costs about 10 us of a core
 _LONGEST_NAME = 200  # bytes of a parameter's name, because a tensor's name may have 255
-_MOST_KEPT = 64  # largest number of descriptions (one per group of gradients) that an owner keeps
+_MOST_KEPT = 64  # an owner keeps at most so many descriptions, one for each group of gradients
 
 
 class Reduction(NamedTuple):

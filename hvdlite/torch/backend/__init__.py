@@ -16,5 +16,5 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
     )
 hvdlite_autoload.register_with_torch()
 
-# imported now, because a rank that imports these modules for a process group delays other ranks
+# imported now, so that ranks do not wait for each other's imports at the first process group
 from hvdlite.torch.backend import groups, place, reconfigure  # noqa: E402, F401

@@ -56,7 +56,7 @@ def build(patience: float) -> Path:
     :param patience: seconds to wait while another process compiles.
     """
     what = f"its backend for PyTorch {torch.__version__} (`python -m {_NAME}`)"
-    abi = importlib.machinery.EXTENSION_SUFFIXES[0]  # sysconfig knows it, too, but imports in 2 ms
+    abi = importlib.machinery.EXTENSION_SUFFIXES[0]  # not by sysconfig, whose import takes 2 ms
     sources = [*_SOURCES, *compiled.CORE_HEADERS, *_headers_of_torch()]
     return compiled.build(
         what, torch_stem(torch.__version__), [abi, *_flags()], sources, _command, patience

@@ -27,7 +27,7 @@ class _Groups(ModuleState):
         self.begin_job()
 
     def begin_job(self) -> None:
-        self.of_core: Dict[Tuple[int, ...], int] = {}  # numbers of the core's groups, by ranks
+        self.of_core: Dict[Tuple[int, ...], int] = {}  # ranks of a group -> its number in the core
 
 
 _groups = _Groups()
@@ -62,7 +62,7 @@ def own_memory() -> None:
 def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int], int]:
     """Return the group's ranks, and a number that no other group with the same first rank has."""
     number = next(_groups.numbers) if rank == 0 else ""
-    # number of earlier groups that have used this store, because their keys are still in the store
+    # number of groups that have used this store before, and whose keys are still in the store
     meeting = (store.add("hvdlite/meeting", 1) - 1) // size
     store.set(f"hvdlite/{meeting}/{rank}", f"{topology.rank()} {number}")
     keys = [f"hvdlite/{meeting}/{other}" for other in range(size)]
