@@ -54,7 +54,7 @@ def main():
 
 @hvd.elastic.run
 def train(state, train_set, args):
-    """Train from the newest commit on. After a rank's death the other ranks call this again."""
+    """Train from the newest commit on. After a rank's death hvdlite calls this function again."""
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     while state.epoch < args.epochs:
         state.trainer.set_learning_rate(rate_of(args.lr * hvd.size(), state.epoch / args.epochs))

@@ -108,7 +108,7 @@ def use_bfloat16():
 
 
 def train(args, store, rank, ranks):
-    """Train and validate; return the images/s of all ranks, and of one process or None."""
+    """Train and validate; return the images/s of all ranks, and of one process (None: unknown)."""
     part = {"num_parts": ranks, "part_index": rank}
     images = records(args.train, args, **part, shuffle=True, **AUGMENT[args.augment])
     # MXNet's servers sum only gradients, so with them each rank validates alone, on all images.

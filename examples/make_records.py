@@ -37,7 +37,7 @@ def main():
 
 
 def write_digits(folder: Path, size: int, images: int) -> dict:
-    """Write train.rec, and val.rec with a fifth of the images; return the number in each."""
+    """Write train.rec, and val.rec with a fifth of the images; return their numbers of images."""
     folder.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     scans = mx.nd.array(digits.images[..., None].repeat(3, axis=3) * (255 / 16)).astype("uint8")

@@ -124,7 +124,7 @@ def accuracy(net, batches):
 
 
 def progress_bar(steps, hidden):
-    """Return a bar on /dev/tty, because mpirun reads stderr; without a terminal it is invisible."""
+    """Return a bar on /dev/tty, because mpirun reads stderr. It is invisible without a terminal."""
     try:
         terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
     except OSError:  # there is no terminal, as in a batch job or a test

@@ -281,7 +281,7 @@ def load_model(
 
 
 def _loadable(filepath, optimizer) -> Optional[Dict[str, Any]]:
-    """Return what :func:`_saved_with` returns; raise ValueError if this can't be restored."""
+    """Return the result of :func:`_saved_with`; raise ValueError if it can't be restored."""
     saved = _saved_with(filepath)
     if saved is None and _inner(optimizer).gradient_accumulation_steps:
         raise ValueError(

@@ -63,7 +63,7 @@ def _load_assets(self, dir_path) -> None:
 
 
 def _marking(kind: type) -> None:
-    """Make the class's ``from_config`` mark plain optimizers if the config's was distributed."""
+    """Make ``from_config`` mark plain optimizers that it makes from distributed ones' configs."""
     from_config = kind.from_config.__func__  # type: ignore[attr-defined]
 
     def from_config_and_mark(cls, config, custom_objects=None):

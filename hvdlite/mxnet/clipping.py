@@ -13,10 +13,10 @@ from hvdlite.core.reduce_ops import Sum
 
 
 def clip_global_norm(arrays: List, max_norm: float, check_isfinite: bool = True) -> float:
-    """Scale arrays, equal on all ranks, so that their joint 2-norm is at most max_norm.
+    """Scale arrays that are equal on all ranks, so that their joint 2-norm is at most max_norm.
 
-    The function does what ``gluon.utils.clip_global_norm`` does, faster: each rank computes the
-    norm of its part of the arrays only, and does not write the arrays if the norm is small enough.
+    The function is faster than ``gluon.utils.clip_global_norm``: each rank computes the norm of
+    only its part of the arrays, and does not write the arrays if the norm is small enough.
     Collective. Use it for averaged gradients::
 
         trainer.allreduce_grads()

@@ -40,7 +40,7 @@ def broadcast_(name: str, tensor, root_rank: int, priority: int, process_set: Pr
 def rows_of_all(
     name: str, names, tensors, priority: int, process_set: ProcessSet
 ) -> Tuple[np.ndarray, bool]:
-    """Return a matrix of row counts, with a line per rank and a column per tensor. Collective.
+    """Return a matrix of row counts, with a row per rank and a column per tensor. Collective.
 
     The second value tells whether the dtype and all other dimensions are equal on all ranks.
     """
@@ -81,7 +81,7 @@ def _are_alike(gathered: np.ndarray) -> bool:
 
 
 def raise_now(arrays: Sequence) -> None:
-    """Wait for the arrays of a collective on which ranks disagree; raise its error."""
+    """Wait for the arrays of a collective on which ranks disagree; raise the first error."""
     errors = []
     for array in arrays:
         try:

@@ -77,7 +77,7 @@ def _state(metric) -> Dict[str, Any]:
 
 
 def _as_numpy(value):
-    """Convert a count, in MXNet 2 an ``mx.np`` array, to a number or a NumPy array per class."""
+    """Convert MXNet 2's ``mx.np`` array to a number, or to a NumPy array of counts per class."""
     if not isinstance(value, mx.nd.NDArray):
         return value
     value = value.asnumpy()

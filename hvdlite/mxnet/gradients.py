@@ -170,7 +170,7 @@ class Gradients(GradientReducer, Loads):
         return first
 
     def requests(self, updated: Collection[int] = ()) -> List[str]:
-        """Return the names of a step's requests, up to the first for which ranks wait (sparse).
+        """Return the names of a step's requests up to the first sparse gradient, which waits.
 
         :param updated: indices of parameters whose requests also update the weights.
         """

@@ -96,7 +96,7 @@ def arrays_of(states) -> list:
 
 
 def with_arrays(states, arrays: List) -> Any:
-    """Return the states with their NDArrays replaced by those of ``arrays``; empties the list."""
+    """Return the states with NDArrays from ``arrays`` in place of their own; empty this list."""
     if isinstance(states, mx.nd.NDArray):
         return arrays.pop(0)
     return type(states)(with_arrays(e, arrays) for e in states) if _is_list(states) else states

@@ -46,7 +46,7 @@ class KeyTensors:
         self.wait_for_other(f"broadcast.{self.name(key)}", array)
 
     def wait_for_other(self, name: str, array) -> None:
-        """Wait until the last array sent under this name is ready, unless it is ``array``.
+        """Wait for the last array that was sent under this name, unless ``array`` is this array.
 
         :param array: the array to send next, or None. MXNet orders operations on one array itself.
         """

@@ -210,8 +210,8 @@ def grouped_reducescatter(
 def scatter(tell, grouped, tensors, op, name, priority, process_set, *scales):
     """Reduce and scatter one tensor or several.
 
-    :param tell: wait until all other ranks have made the call; raise here if the ranks disagree.
-    :param grouped: ``tensors`` is a sequence; otherwise one tensor.
+    :param tell: True: wait until all ranks have made the call, and raise here if ranks disagree.
+    :param grouped: True: ``tensors`` is a sequence; False: ``tensors`` is one tensor.
     """
     name = tensor_name("reducescatter", name, process_set)
     names, inputs = (group_names(name, tensors), tensors) if grouped else ([name], [tensors])

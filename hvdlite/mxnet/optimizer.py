@@ -178,7 +178,7 @@ def _distribute(optimizer, averaging: _Averaging) -> DistributedOptimizer:
 
 
 def undistribute(optimizer) -> Any:
-    """Return a plain optimizer with a distributed optimizer's attributes; or a plain one itself."""
+    """Return the optimizer if it is plain; otherwise a plain optimizer with its attributes."""
     if not isinstance(optimizer, DistributedOptimizer):
         return optimizer
     plain: Any = object.__new__(type(optimizer).__mro__[2])

@@ -60,7 +60,7 @@ class Described(NamedTuple):
 
 
 def push_in_place(described: Described, array) -> None:
-    """Push one in-place allreduce faster than :func:`push`: this may run once per gradient."""
+    """Push one in-place allreduce faster than :func:`push`; scripts may do so for each gradient."""
     if not isinstance(array, _NDArray):
         raise _no_array(described.name, array)
     error = own_error()

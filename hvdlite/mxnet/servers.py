@@ -134,7 +134,7 @@ def leave(patience: float) -> None:
 
 
 def end() -> None:
-    """If a thread waits in MXNet, end this process here: a normal exit of Python would abort."""
+    """If a thread waits in MXNet, end this process here, because Python's normal exit aborts."""
     if any(call.is_alive() for call in _worker.threads):
         failed = script_end.failure()
         script_end.flush()

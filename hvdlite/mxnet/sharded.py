@@ -1,4 +1,4 @@
-"""ShardedTrainer: a DistributedTrainer with one copy of weights per host, one of states per job."""
+"""ShardedTrainer: a DistributedTrainer that keeps weights once per host, states once per job."""
 
 import pickle
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
@@ -117,7 +117,7 @@ class HostUpdater(mx.optimizer.Updater):
         return {index: self._whole(index, states) for index, states in self.states.items()}
 
     def get_states(self, dump_optimizer=False) -> bytes:
-        """Return :meth:`whole_states` in MXNet's file format; collective if that call is."""
+        """Return :meth:`whole_states` in MXNet's file format; collective if ``whole_states`` is."""
         states = self.whole_states()
         return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
 

@@ -59,7 +59,7 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
 
 
 def refuse_begun(trainer) -> None:
-    """Raise RuntimeError between a step's backward passes: the states lack the sum so far."""
+    """Raise RuntimeError between a step's backward passes: states lack the sum of gradients."""
     if _is_distributed(trainer):
         own = trainer.optimizer._averaging
         left_out.refuse_begun(own.passes, bool(own.rescales))

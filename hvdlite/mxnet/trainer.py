@@ -242,8 +242,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _agree_on_stale(self, clear: bool) -> None:
         """Find the gradients that are stale on all ranks; mark all others as fresh on this rank.
 
-        :param clear: set a gradient that is stale here and fresh on another rank to zero, so that
-            this rank does not contribute old values.
+        :param clear: True: set to zero each gradient that is stale here but fresh on another rank,
+            so that this rank does not contribute old values.
         """
         name = f"{self._gradients.owner}.fresh"
         process_set = self._gradients.reduction.process_set

@@ -58,7 +58,7 @@ def is_shared(param) -> bool:
 
 
 def forget_shared(params: Sequence) -> None:
-    """Forget which gradients are averaged without a copy, because that job has ended."""
+    """Forget which gradients of these parameters the ended job averaged without a copy."""
     for param in params:
         _gradients.direct.pop(param, None)
 

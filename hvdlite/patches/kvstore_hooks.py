@@ -79,7 +79,7 @@ def _as_store(kvstore, registry):
 
 
 def _check_known(name: str, registry) -> None:
-    """Raise if MXNet would create an unintended store for the name, or raise an obscure error."""
+    """Raise for a name for which MXNet creates an unintended store, or raises an obscure error."""
     if name in registry or name in _LOCAL:
         return
     if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):

@@ -16,8 +16,8 @@ def average(
 ) -> List:
     """Return gradients reduced over ranks; None stays None, IndexedSlices stay IndexedSlices.
 
-    In a graph, gradients are sent while backward computes others, beginning with the gradients of
-    the last variables. One node waits for all results.
+    In a graph, gradients are sent while backward computes other gradients, beginning with the
+    gradients of the last variables. One node waits for all results.
 
     :param step: a tensor with the number of the step, which must be equal on all ranks.
     :param names: the variables' names, or ().

@@ -123,7 +123,7 @@ class Bucket:
     def _refuse_replaced(self) -> None:
         """Raise if the script has set a gradient to None, or replaced it, after it was sent.
 
-        Otherwise this rank would use no gradient or its own, and the other ranks the average.
+        Otherwise this rank uses no gradient or its own, and the other ranks use the average.
         """
         for at, (param, view) in enumerate(zip(self.params, self.views)):
             if param.grad is not view and at not in self.frozen:
@@ -169,8 +169,8 @@ class Bucket:
         )
 
     def _sort(self, grads: list) -> Tuple[list, list, list]:
-        """Return views of the bucket; the gradients to copy into these views; and pairs (number,
-        gradient) for the gradients that stay their parameter's ``grad``."""
+        """Return three lists: views of the bucket; gradients to copy into these views; and (index,
+        gradient) for each gradient that stays its parameter's ``grad``."""
         stale: List[torch.Tensor] = []
         values, moved = [], {}  # moved: each gradient once, even if two parameters share it
         for at, (param, grad) in enumerate(zip(self.params, grads)):

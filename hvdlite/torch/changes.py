@@ -40,7 +40,7 @@ class Changes:
         self.dropped = self._sent_dropped = False
 
     def now(self) -> Dict[str, List[str]]:
-        """Return the changes, by their kind."""
+        """Return the changes by kind: "added", "removed" or "passes"."""
         look = self.look()
         if look is not None:
             look()
@@ -51,7 +51,7 @@ class Changes:
         return {kind: texts for kind, texts in kinds.items() if texts}
 
     def digest(self, states: int) -> int:
-        """Return the digest that this step's requests carry; the first call of a step fixes it.
+        """Return this step's digest; changes after the step's first call count for the next step.
 
         :param states: the digest of the states that the optimizer has just loaded.
         """

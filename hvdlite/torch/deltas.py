@@ -37,8 +37,9 @@ class Deltas:
 
     @torch.no_grad()
     def combine(self, before: Sequence[torch.Tensor]) -> None:
-        """Combine the ranks' changes of the parameters since these earlier values. Collective.
+        """Combine the changes that each rank has made to the parameters. Collective.
 
+        :param before: the values of the parameters before the changes.
         :raises hvdlite.HvdliteError: the allreduce failed; the parameters have the earlier values.
         """
         deltas = [param - old for param, old in zip(self.params, before)]

@@ -82,7 +82,7 @@ class Gradients(GradientReducer):
         self._forget_buckets()
 
     def adopt(self, named: Dict[torch.Tensor, str], removed: List[str]) -> None:
-        """Add parameters to the optimizer, in a step in which all ranks do so.
+        """Add parameters in this step, in which all ranks must add them.
 
         :param removed: names of all parameters that have left the optimizer.
         """
@@ -304,7 +304,7 @@ class Gradients(GradientReducer):
         return False
 
     def _any_rank(self, own: bool) -> bool:
-        """Return True if ``own`` is True on any rank: all ranks make new buckets. Collective."""
+        """Return True on all ranks if ``own`` is True on any rank. Collective."""
         mark, name = np.array([own], np.int32), f"{self.owner}, reached"
         return bool(collectives.allreduce(mark, name, Sum, process_set=self.reduction.process_set))
 

@@ -27,7 +27,7 @@ def agreed(
 ) -> Layout:  # fmt: skip
     """Return the layout on which all ranks agree. Collective.
 
-    :param facts: texts that must be equal on all ranks: of ``named``, then of other parameters.
+    :param facts: texts that must be equal on all ranks: first those about ``named``, in order.
     :param written: the parameters in the order in which backward has written their gradients.
     :param kinds: name of each parameter that backward has reached -> True if its gradient is
         sparse. This function adds the other ranks' entries.

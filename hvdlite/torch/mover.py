@@ -95,7 +95,7 @@ class Mover:
     def launch(self) -> None:
         """Begin the moves on which the ranks have agreed, in the order of turns.
 
-        While another thread makes a call, do nothing: that call may block for ever.
+        While another thread makes a call, do nothing, because that call may block for ever.
         """
         if not self._calls.acquire(timeout=1e-3):
             return
@@ -171,7 +171,7 @@ class Mover:
         return move.out
 
     def check(self) -> None:
-        """If the job has failed, end the group's calls, because they wait for dead ranks; raise."""
+        """If the job has failed, abort the group's calls, which may wait for dead ranks; raise."""
         try:
             call(lib.hvd_check)
         except Exception as error:
@@ -294,7 +294,7 @@ class Delegated:
     def finish(self) -> List[Tuple[torch.Tensor, Any]]:
         """Wait until all have ended; return each result with its ``rows``.
 
-        :raises hvdlite.HvdliteError: the ranks disagree, a rank is dead, or NCCL has failed on one.
+        :raises hvdlite.HvdliteError: ranks disagree, a rank is dead, or NCCL has failed on a rank.
         """
         while not self._started.done(_LOOK):
             if self._mover.failed:

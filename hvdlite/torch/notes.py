@@ -34,7 +34,7 @@ def update() -> Iterator[None]:
 
 
 def _compiles() -> bool:
-    """Return True if torch.compile has compiled anything, because it would warn about our hook."""
+    """Return True if torch.compile has compiled anything: then it warns about forward hooks."""
     utils = sys.modules.get("torch._dynamo.utils")
     return bool(utils and utils.counters.get("frames"))
 

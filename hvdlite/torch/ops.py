@@ -176,7 +176,7 @@ def alltoall(
     :param tensor: of at least one dimension; only the first dimension may differ between ranks.
     :param splits: the number of rows for each rank, the first rows for rank 0; remaining rows are
         not sent. Without ``splits`` every rank gets the same number of rows.
-    :return: the rows; with ``splits`` a pair: the rows, and the number from each rank as int32.
+    :return: the rows; with ``splits`` a pair: the rows, and each rank's number of rows as int32.
     :raises ValueError: as :func:`allreduce`; also if the splits, or the number of ranks, do not fit
         the rows.
     """
@@ -202,7 +202,7 @@ def reducescatter(
     """Return this rank's rows of the result of :func:`allreduce`; any ``op`` except Adasum.
 
     Ranks get the same number of rows, in rank order; if the rows do not divide evenly, the first
-    ranks get one more. ``tensor`` does not change.
+    ranks get one more row. ``tensor`` does not change.
 
     :param tensor: of at least one dimension, of the same shape on every rank.
     :param op: this and all other arguments are as for :func:`allreduce`.

@@ -187,7 +187,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), **({left_out.KEY: left_out.tagged(own)} if own else {})}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load the optimizer's state; the next step raises unless all ranks load the same."""
+        """Load the optimizer's state; the next step raises unless all ranks load the same state."""
         super().load_state_dict(state_dict)
         if isinstance(self._gradients, Gradients) and left_out.KEY in state_dict:
             self._gradients.leave_out(left_out.own_of(state_dict[left_out.KEY]))

@@ -31,7 +31,7 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
 
 
 def numbered(groups: Sequence[dict], known: Dict[torch.Tensor, str]) -> Dict[torch.Tensor, str]:
-    """Return a name for each unnamed parameter: the numbers of its group and its place in it.
+    """Return a name for each unnamed parameter: its group's number, and its place in the group.
 
     A "'" follows if an earlier parameter has this name: removing a group renumbers later groups.
     """

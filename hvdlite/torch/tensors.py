@@ -52,7 +52,7 @@ def memory_of(tensor: torch.Tensor) -> Memory:
 
 
 def plain(tensor: torch.Tensor, stays: bool = False) -> torch.Tensor:
-    """Return the tensor, made contiguous and, unless ``stays`` is True, on the host."""
+    """Return the tensor or a copy that is contiguous and, unless ``stays`` is True, on the host."""
     tensor = tensor.detach().contiguous().resolve_neg()
     return tensor if stays else on_host(tensor)
 

@@ -70,8 +70,8 @@ class Codecs:
     def two_bit(threshold: float = 0.5) -> Codec:
         """Send +threshold, -threshold or 0 for each float32 value, in 2 bits: MXNet's 2bit.
 
-        The difference to the gradient is added to the next gradient. Compression precedes the
-        division by the batch size, so compare the threshold with a sum over the batch of one rank.
+        What a message leaves out is added to the next gradient. Compression precedes the division
+        by the batch size, so compare the threshold with a sum over the batch of one rank.
 
         :raises ValueError: the threshold is not above 0.
         """
@@ -83,7 +83,7 @@ class Codecs:
     def one_bit(threshold: float = 0.0) -> Codec:
         """Send 1 bit for each float32 value, +1 if above the threshold, else -1: MXNet's 1bit.
 
-        The difference to the gradient is added to the next gradient.
+        What a message leaves out is added to the next gradient.
         """
         return Codec(lib.HVD_CODEC_1BIT, float(threshold))
 

@@ -71,7 +71,7 @@ def warn(why: str, remedy: str = _REMEDY) -> None:
 
 
 def refuse_begun(passes: int, begun: bool) -> None:
-    """Raise RuntimeError between a step's backward passes: the states lack the sum so far."""
+    """Raise RuntimeError between a step's backward passes: states lack the sum of gradients."""
     if passes > 1 and begun:
         raise RuntimeError(
             f"only some of this step's {passes} backward passes are done, and their gradients are "

@@ -129,7 +129,7 @@ class GradientReducer:
         return f"allreduce.{self.owner}.{short}{f' and {others} more' if others else ''}"
 
     def reduce_at(self, grads: Sequence, labels: Sequence[int], reduce: Callable) -> List:
-        """Return a list of all gradients; the gradients at ``labels`` are reduced.
+        """Return a list of all gradients, in which the gradients at ``labels`` are reduced.
 
         :param labels: positions in ``grads``, which also name the tensors.
         :param reduce: reduces compressed tensors: called with ``labels`` and the tensors.

@@ -61,7 +61,8 @@ class StateCheck:
 def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: int) -> np.ndarray:
     """Return for each kind whether two of the ranks' values differ by more than the tolerance.
 
-    :param sums: of each kind, the ranks' values, added up; so are their squares and their norms.
+    :param sums: for each kind, the sum of the ranks' values; ``squares``: of the values' squares.
+    :param norms: for each kind, the sum of the ranks' norms; the tolerance is relative to a norm.
     """
     with np.errstate(all="ignore"):  # weights may be infinite
         variance = squares / ranks - (sums / ranks) ** 2

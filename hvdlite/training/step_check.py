@@ -125,8 +125,8 @@ def relative_names(names: Sequence[str]) -> List[str]:
     """Return the names of layers and variables, with numbers counted from the first name's.
 
     A framework numbers the layers of a process, so a model that one rank has made twice has other
-    numbers there, but their differences are the same. The names of models are left out, because a
-    model that one rank has loaded from a file lacks them in the paths of its variables.
+    numbers on this rank, but the same differences between numbers. The names of models are left
+    out, because a model that one rank has loaded from a file lacks them in its variables' paths.
 
     >>> relative_names(["a/dense_7/kernel:0", "a/dense_8/kernel:0", "net_3_out/kernel"])
     ['dense+0/kernel+0', 'dense+1/kernel+0', 'net_out+0/kernel+0']

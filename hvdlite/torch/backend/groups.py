@@ -72,7 +72,7 @@ def _members(store, rank: int, size: int, timeout: timedelta) -> Tuple[List[int]
 
 
 def _wait(store, keys: List[str], timeout: timedelta) -> None:
-    """Wait for the store's keys; raise if the job fails: the store does not notice dead ranks."""
+    """Wait for keys of the store; raise if the job fails, because the store sees no deaths."""
     until = time.monotonic() + timeout.total_seconds()
     while True:
         try:

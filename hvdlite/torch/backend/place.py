@@ -1,6 +1,6 @@
-"""Lets ranks meet if no launcher has started them, but ``torch.multiprocessing.spawn``.
+"""Makes the ranks of a program meet if ``torch.multiprocessing.spawn`` has started them.
 
-No launcher has told these ranks where they meet, but their program has given them PyTorch's store.
+No launcher has told these ranks where they meet, but the program has given them PyTorch's store.
 """
 
 import socket
