@@ -60,7 +60,9 @@ def DistributedOptimizer(
     :raises ValueError: a wrong argument; or the optimizer is already distributed.
     """
     if isinstance(optimizer, _Distributed) or not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ValueError(f"expected a plain optimizer of Keras, got {type(optimizer).__name__}")
+        is_ours = " that is distributed already" if isinstance(optimizer, _Distributed) else ""
+        got = f"{type(optimizer).__name__}{is_ours}"
+        raise ValueError(f"DistributedOptimizer: expected a plain optimizer of Keras, got {got}")
     reduction = reduction_of(
         compression, sparse_as_dense, op, gradient_predivide_factor, groups, num_groups, process_set
     )

@@ -52,7 +52,9 @@ class DistributedOptimizer:
         if isinstance(optimizer, DistributedOptimizer) or not isinstance(
             optimizer, mx.optimizer.Optimizer
         ):
-            raise ValueError(f"expected a plain MXNet optimizer, got {type(optimizer).__name__}")
+            is_ours = " that is distributed already" if hasattr(optimizer, "_averaging") else ""
+            got = f"{type(optimizer).__name__}{is_ours}"
+            raise ValueError(f"DistributedOptimizer: expected a plain MXNet optimizer, got {got}")
         reduction = Reduction(
             compression, gradient_predivide_factor, num_groups, op, process_set, sparse_as_dense
         ).check()
@@ -164,8 +166,8 @@ def _refuse_amp(params: dict) -> None:
     trainer = trainer_of(next(iter(params.values()), None))
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
-            "AMP looks for overflow before DistributedOptimizer has averaged the gradients: only "
-            "some ranks would skip a step. Use hvdlite.DistributedTrainer with the plain optimizer"
+            "AMP looks for overflow before DistributedOptimizer averages the gradients, so only "
+            "some ranks would skip a step: use hvdlite.DistributedTrainer with the plain optimizer"
         )
 
 

@@ -44,7 +44,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     gradients.loaded(0)
     # Compression residuals differ between ranks and are not broadcast.
     if packed["left_out"] and not gradients.has_left_out:
-        left_out.warn(f"rank {root_rank} has its part, but this rank has loaded no part")
+        left_out.warn(f"rank {root_rank} has loaded its parts, but this rank has loaded none")
 
 
 @contextmanager
@@ -102,12 +102,12 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
     if type(optimizer) is not type(undistribute(own)):
         raise ValueError(
             f"the states are those of {type(optimizer).__name__}, but the trainer has "
-            f"{type(undistribute(own)).__name__}"
+            f"{type(undistribute(own)).__name__}: make the trainer with the optimizer of the states"
         )
     if len(packed["order"]) != len(trainer._params):
         raise ValueError(
             f"the states are those of {len(packed['order'])} parameters, but the trainer has "
-            f"{len(trainer._params)}"
+            f"{len(trainer._params)} parameters: make the trainer with the parameters of the states"
         )
     # Indices may differ between ranks: a trainer sorts by names, which contain a process's counts.
     index = dict(zip(packed["order"], _order(trainer)))

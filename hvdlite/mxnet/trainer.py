@@ -74,8 +74,8 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:  # fmt: skip
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer averages by itself, and ignores that the optimizer does, too: "
-                "pass the plain optimizer",
+                "DistributedTrainer averages by itself, so it uses the plain optimizer inside the "
+                "DistributedOptimizer: pass the plain optimizer",
                 stacklevel=2,
             )
             optimizer = undistribute(optimizer)

@@ -100,7 +100,7 @@ def _check_slices(name: str, op: int, scales) -> None:
     if op not in (Sum, Average) or scales != (1.0, 1.0):
         raise NotImplementedError(
             f"tensor '{name}' is IndexedSlices: expected op Sum or Average, without "
-            "prescale_factor and postscale_factor: otherwise send dense tensors "
+            "prescale_factor and postscale_factor: for other ops and factors, send dense tensors "
             "(sparse_as_dense=True)"
         )
 

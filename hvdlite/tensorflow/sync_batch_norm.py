@@ -21,7 +21,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def __init__(self, process_set=global_process_set, **kwargs) -> None:
         if keras.backend.backend() != "tensorflow":
-            raise ValueError(f"Keras's backend is {keras.backend.backend()}: expected tensorflow")
+            raise ValueError(
+                f"SyncBatchNormalization: Keras's backend is {keras.backend.backend()}: expected "
+                "tensorflow: set KERAS_BACKEND=tensorflow"
+            )
         super().__init__(**kwargs)
         self._process_set = process_set
 

@@ -57,7 +57,9 @@ def DistributedGradientTape(
     :raises ValueError: a wrong argument; or the tape is already distributed.
     """
     if isinstance(gradtape, _Distributed) or not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(f"expected a plain tf.GradientTape, got {type(gradtape).__name__}")
+        is_ours = " that is distributed already" if isinstance(gradtape, _Distributed) else ""
+        got = f"{type(gradtape).__name__}{is_ours}"
+        raise ValueError(f"DistributedGradientTape: expected a plain tf.GradientTape, got {got}")
     kind = type(gradtape)
     gradtape.__class__ = type(kind.__name__, (_Distributed, kind), {})
     reduction = reduction_of(
@@ -165,7 +167,7 @@ def DistributedOptimizer(
             scale_local_gradients=scale_local_gradients, **shared,
         )  # fmt: skip
     if isinstance(optimizer, _OptimizerInGraph):
-        raise ValueError("the optimizer is a DistributedOptimizer already")
+        raise ValueError("the optimizer is distributed already: pass a plain optimizer")
     if check_passes(backward_passes_per_step) > 1:
         raise ValueError(
             f"backward_passes_per_step is {backward_passes_per_step}: expected 1 with an optimizer "

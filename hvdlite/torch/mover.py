@@ -231,7 +231,7 @@ class Mover:
         Otherwise a thread would free the group while the interpreter ends, and PyTorch's destructor
         of the group then aborts the process.
         """
-        self.close(HvdliteError("the ranks of this job have parted"))
+        self.close(HvdliteError("this rank has left the job in which the tensor was submitted"))
         for thread in self._threads:
             thread.join(_FOUND)
 

@@ -288,7 +288,7 @@ class _AdasumOptimizer(DistributedOptimizer):
 
 def _check_optimizer(optimizer) -> None:
     if isinstance(optimizer, DistributedOptimizer):
-        raise ValueError("the optimizer is distributed already: expected a plain one")
+        raise ValueError("the optimizer is distributed already: pass a plain optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
 

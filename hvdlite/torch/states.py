@@ -87,7 +87,7 @@ def broadcast_optimizer_state(
     if gradients is not None:
         gradients.loaded(0)
         if has_root and not has_left_out:
-            left_out.warn(f"rank {root_rank} has its part, but this rank has loaded no part")
+            left_out.warn(f"rank {root_rank} has loaded its parts, but this rank has loaded none")
     if not plain.state_dict()["state"]:
         _make_gradients(optimizer)
 

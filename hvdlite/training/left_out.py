@@ -15,8 +15,8 @@ from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import global_process_set
 
 _REMEDY = (
-    ". To keep it, save the optimizer's states on every rank, and let each rank load its own file, "
-    "in a job with the same number of ranks"
+    ". To keep them, save the optimizer's states on every rank, and let each rank load its own "
+    "file, in a job with the same number of ranks"
 )
 KEY = "hvdlite_left_out"  # key in an optimizer's saved states
 

@@ -228,7 +228,7 @@ def average_all_but(
 
 def check_passes(passes: int) -> int:
     """Return ``backward_passes_per_step``; raise ValueError unless it is at least 1."""
-    return whole(passes, "backward_passes_per_step", "a number of passes from 1", range(1, 2**31))
+    return whole(passes, "backward_passes_per_step", "at least 1 pass", range(1, 2**31))
 
 
 def split(items: Sequence, parts: int) -> List[Sequence]:

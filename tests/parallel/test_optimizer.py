@@ -36,7 +36,7 @@ def test_a_distributed_optimizer_is_an_instance_of_the_given_class():
 
 
 def test_only_a_plain_optimizer_can_be_made_distributed():
-    with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got SGD"):
+    with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got SGD that is"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
     with pytest.raises(ValueError, match="expected a plain MXNet optimizer, got str"):
         hvd.DistributedOptimizer("sgd")

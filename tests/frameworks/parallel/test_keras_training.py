@@ -206,7 +206,7 @@ def test_wrong_arguments_of_keras_are_refused():
         hvd.broadcast_global_variables(0)
     with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got str"):
         hvd.DistributedOptimizer("sgd")
-    with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got SGD"):
+    with pytest.raises(ValueError, match="expected a plain optimizer of Keras, got SGD that is"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD()))
     with pytest.raises(ValueError, match="expected an optimizer that is not built yet"):
         keras_own = keras.optimizers.SGD(gradient_accumulation_steps=2)

@@ -278,7 +278,7 @@ def test_a_group_closes_while_another_thread_waits_in_a_call(rank, several, anew
             handle = hvd.allreduce_async(torch.ones(3), name="late")
             hvd.barrier()
     delegate.close_all()
-    with pytest.raises(HvdliteError, match="have parted"):
+    with pytest.raises(HvdliteError, match="has left the job"):
         handle.synchronize()
 
 
