@@ -47,9 +47,10 @@ class StateCheck:
             mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first], np.float64)
 
         def compare(totals) -> List[np.int32]:
-            differ = differing(*totals[:-3].reshape(3, -1), self._set.size())
+            size, (total, squares, norms) = self._set.size(), totals[:-3].reshape(3, -1)
+            differ = differing(total, squares, norms, size)
             wrong = [f"{by_kind[i]} with digest {sums[i]:.9g}" for i in np.flatnonzero(differ)]
-            same_kinds = are_equal(totals[-3], totals[-2], self._set.size())
+            same_kinds = are_equal(totals[-3], totals[-2], size)
             if not same_kinds or (wrong and not totals[-1] > 0):
                 lines = wrong if same_kinds else by_kind
                 agree("the optimizer's states", lines, process_set=self._set, remedy=self._remedy)
