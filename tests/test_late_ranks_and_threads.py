@@ -32,6 +32,20 @@ except hvd.HvdliteError as error:
     report(hvd.rank(), text=str(error), kind=error.kind, ranks=list(error.ranks))
 if hvd.rank() != 2: open(os.path.join(sys.argv[1], str(hvd.rank())), "w").close()
 """
+# Rank 2 opens a group of ranks after rank 1 has given up, and before rank 0 gives up.
+GIVEN_UP = """
+import os, sys, time, hvdlite as hvd
+from hvdlite.core.group_opening import open_among
+from jobs import report
+hvd.init()
+folder, text = sys.argv[1], ""
+if hvd.rank() == 0: time.sleep(3)
+while hvd.rank() == 2 and not os.listdir(folder): time.sleep(0.05)
+try: open_among([0, 1, 2], 1)
+except hvd.HvdliteError as error: text = str(error)
+if hvd.rank() == 1: open(os.path.join(folder, "1"), "w").close()
+report(hvd.rank(), text=text)
+"""
 # One thread closes a group while another thread ends the job, over sockets, with varying delays.
 CLOSED_APART = """
 import threading
@@ -84,6 +98,13 @@ def test_opening_a_group_with_a_late_rank_is_an_error_about_this_rank(tmp_path):
     assert second["ranks"] in ([2], []), second  # [] if it gave up before rank 0 told it
     assert "rank 2 has not sent it" in first["text"]
     assert "is late: ranks [0, 1, 2] can't open a group of ranks" in second["text"]
+
+
+def test_a_group_with_a_rank_that_has_given_up_is_an_error_on_all_ranks(tmp_path):
+    """Ranks 0 and 2 must not wait for rank 1 in the C library, which has no time limit."""
+    env = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "5"}
+    job = assert_passed(mpirun(3, "-c", GIVEN_UP, str(tmp_path), env=env))
+    assert all(job.results()[rank]["text"] for rank in range(3)), job.output
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():

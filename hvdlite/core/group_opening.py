@@ -25,43 +25,58 @@ def open_among(ranks: List[int], number: int) -> int:
 
 
 def _meet(ranks: List[int], name: str) -> None:
-    """Wait until all these ranks make this call; raise if one has left the job or is too late.
+    """Wait until all these ranks make this call; raise if one of them has left or is too late.
 
-    Opening a group would wait forever for a rank that has left, but a message to it fails. So each
-    rank sends a message to the first rank, which tells the others which rank does not come.
+    Opening a group waits forever for a rank that has left, but a message to this rank fails. So
+    each rank sends a message to the first rank, and the first rank tells the others which rank does
+    not come. A rank that came long before the last rank may have given up. Therefore the first rank
+    sends a second message, when all ranks have received the first one.
     """
     rank, first = topology.rank(), ranks[0]
-    # the number, plus 1, of a rank that does not come; 1: because it has left the job
+    # the number, plus 1, of a rank that does not come (0: all come), and an index of _WHY
     lost, told = np.zeros(2, np.int32), np.zeros(2, np.int32)
     if rank != first:
         here = start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
-        try:
-            run(lib.HVD_RECV, f"{name}.{rank}.lost", told, told, root=first)
-        except HvdliteError as failure:
-            if failure.kind == STALLED and here.done():  # the first rank is waiting, too
-                raise _not_opened("another rank is late", ranks, STALLED, ()) from failure
-            raise
-        if told[0]:
-            who = int(told[0]) - 1
-            what, kind = ("has left the job", RANK_LEFT) if told[1] else ("is late", STALLED)
-            raise _not_opened(f"rank {who} {what}", ranks, kind, (who,))
+        for step in range(2):
+            try:
+                run(lib.HVD_RECV, f"{name}.{rank}.lost{step}", told, told, root=first)
+            except HvdliteError as failure:
+                # the first rank has received this rank's message, so it waits for another rank
+                if failure.kind == STALLED and here.done():
+                    raise _not_opened("another rank is late", ranks, STALLED, ()) from failure
+                raise
+            if told[0]:
+                who, (what, kind) = int(told[0]) - 1, _WHY[told[1]]
+                raise _not_opened(f"rank {who} {what}", ranks, kind, (who,))
         return
     others, error = ranks[1:], None
     calls = [
         start_all(lib.HVD_RECV, [f"{name}.{other}"], [told], [told], [{"root": other}])
         for other in others
     ]
-    for other, call in zip(others, calls):
-        try:
-            call.finish()
-        except HvdliteError as failure:
-            if not error:
-                lost[:] = other + 1, failure.kind == RANK_LEFT
-                error = failure
-    for other in others:  # start_all does not wait until the others receive the message
-        start_all(lib.HVD_SEND, [f"{name}.{other}.lost"], [lost], [lost], [{"root": other}])
-    if error:
-        raise error
+    for step in range(2):
+        for other, call in zip(others, calls):
+            try:
+                call.finish()
+            except HvdliteError as failure:
+                if not error:
+                    lost[:] = other + 1, 0 if failure.kind == RANK_LEFT else 1 + step
+                    error = failure
+        names = [f"{name}.{other}.lost{step}" for other in others]
+        calls = [  # start_all does not wait until the others receive the message
+            start_all(lib.HVD_SEND, [each], [lost], [lost], [{"root": other}])
+            for each, other in zip(names, others)
+        ]
+        if error:
+            raise error
+
+
+# why a rank does not come, and the kind of the error
+_WHY = (
+    ("has left the job", RANK_LEFT),
+    ("is late", STALLED),
+    ("has given up, because another rank was late", STALLED),
+)
 
 
 def _not_opened(why: str, ranks: List[int], kind: str, who: Tuple[int, ...]) -> HvdliteError:
