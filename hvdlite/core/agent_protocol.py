@@ -1,7 +1,7 @@
 """How a rank and its agent communicate: by environment variables, and by lines in a pipe.
 
 The agent learns when its rank joins and leaves the job. If the rank's process ends after joining
-and before leaving, its training is not finished, even with exit code 0.
+and before leaving, the rank's training is not finished, even with exit code 0.
 """
 
 from __future__ import annotations
@@ -9,36 +9,39 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 from collections.abc import Sequence
 
 from hvdlite.core import member
 
-# Environment variables between a launcher and the ranks of an elastic job.
+# Environment variables that hvdliterun sets for agents and for the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: the job is elastic, so it goes on when ranks die
 FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the fewest ranks with which the job goes on
 # replacements join up to this number of ranks; 0: no replacements
 MOST = "HVDLITE_ELASTIC_MAX_RANKS"
 RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # how often the job may go on after deaths; unset: no limit
 LAUNCHER = "HVDLITE_LAUNCHER"  # the launcher's addresses and the token, for agents
-FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: no traceback for an error that another rank caused
-# Set only for a replacement: its number, and the addresses of the other ranks' ports.
+FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: print no traceback of an error that another rank caused
+# Only a replacement has this variable: the replacement's number, and the other ranks' ports.
 REPLACEMENT = "HVDLITE_REPLACEMENT"
-ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # where replacements reach a rank
+ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # the address at which replacements reach the rank
 TOO_LATE = 75  # exit code of a replacement that could not join
 
-JOB = "HVDLITE_JOB"  # the number of hvdliterun's job, which no other job has
+JOB = "HVDLITE_JOB"  # the number of hvdliterun's job; no other job has this number
 VARIABLE = "HVDLITE_WATCHED"  # the path of the agent's pipe
 SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
+_FULL_SECONDS = 5.0  # seconds that a rank waits for room in the pipe of a busy agent; chosen
 # The path of the pipe to which the agent writes names of lost hosts, and replacements' ports.
 NEWS = "HVDLITE_NEWS"
-COMES = b"+"  # first byte of a line with the address of a replacement's port
+COMES = b"+"  # first byte of the line that tells a rank a replacement's port
+# First bytes of the lines that a rank writes to its agent.
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
 # First bytes of lines with this rank's open port, and with the ranks that this rank has given up.
 PORT, GIVEN_UP = b"@", b"~"
-# First byte of a line with the ranks that caused a failure here; csrc/shm/flight.h has the same
-# values, because the C library writes such lines, too.
+# First byte of a line that names the ranks that caused this rank's failure. The C library writes
+# this line, too; csrc/shm/flight.h has the same values.
 BLAME = b"?"
-# How these ranks caused the failure: they did not submit a tensor; they did not answer.
+# Causes in a BLAME line: the named ranks did not submit a tensor; the named ranks did not answer.
 STALLED, SILENT = 1, 2
 
 
@@ -56,7 +59,7 @@ def own_space() -> str:
 
 
 def report(word: bytes) -> None:
-    """Report that this process has joined the job, left it, or joined as a replacement."""
+    """Tell the agent that this process has joined the job, left it, or joined as a replacement."""
     _write(line_of(word))
 
 
@@ -69,7 +72,7 @@ def report_raised(cause: int = 0, ranks: Sequence[int] = ()) -> None:
     """Report that the script has failed, by an exception (its traceback follows) or sys.exit().
 
     :param ranks: other ranks that caused the failure.
-    :param cause: how these ranks caused the failure: ``STALLED`` or ``SILENT``; 0: in another way.
+    :param cause: how ``ranks`` caused the failure: ``STALLED`` or ``SILENT``; 0: in another way.
     """
     if ranks:
         numbers = " ".join(map(str, (cause, len(ranks), *ranks)))
@@ -78,7 +81,7 @@ def report_raised(cause: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def report_port(address: str, port: int) -> None:
-    """Report this process's open port. A replacement reports its port when it is ready to join."""
+    """Tell the agent this process's open port. A replacement does so when it is ready to join."""
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 
@@ -87,12 +90,12 @@ def report_given_up(ranks: Sequence[int]) -> None:
 
 
 def line_of(word: bytes) -> bytes:
-    """Return the line that tells the agent this word, with this process's id."""
+    """Return the line that tells the agent ``word`` and this process's id."""
     return b"%b%d\n" % (word, os.getpid())
 
 
 def open_pipe() -> int | None:
-    """Return a new descriptor of the agent's pipe; None: there is none."""
+    """Return a new descriptor of the agent's pipe; None: this process has no agent."""
     try:
         return os.open(
             member.own_environment()[VARIABLE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -104,6 +107,9 @@ def open_pipe() -> int | None:
 def _write(line: bytes) -> None:
     pipe = open_pipe()
     if pipe is not None:
-        with contextlib.suppress(OSError):
+        room = select.poll()
+        room.register(pipe, select.POLLOUT)
+        room.poll(1000 * _FULL_SECONDS)
+        with contextlib.suppress(OSError):  # the agent has ended, or is stopped
             os.write(pipe, line)
         os.close(pipe)

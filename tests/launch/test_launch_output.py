@@ -1,10 +1,13 @@
+import contextlib
 import io
 import os
 import sys
+import threading
 import time
 
 import pytest
 
+from hvdlite.core import agent_protocol
 from hvdlite.launch import check
 from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import STDERR, STDOUT, Console, Files, Lines, Output
@@ -130,3 +133,18 @@ def test_the_launcher_keeps_the_last_twenty_lines_of_a_rank():
     shown, _, _ = output()
     shown.write(0, "0", STDOUT, b"".join(b"%d\n" % i for i in range(50)))
     assert shown.last_lines(0) == [str(i) for i in range(30, 50)]
+
+
+def test_a_rank_waits_until_a_busy_agent_has_room_for_its_report(monkeypatch):
+    """A lost report of init() or shutdown() makes a good rank look failed, or the reverse."""
+    reader, writer = os.pipe()
+    monkeypatch.setenv(agent_protocol.VARIABLE, f"/proc/self/fd/{writer}")
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(1 << 16))
+    threading.Timer(0.3, os.read, (reader, 1 << 16)).start()
+    agent_protocol.report(agent_protocol.JOINED)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        assert pipe.read() == b"+%d\n" % os.getpid()
