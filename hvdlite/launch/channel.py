@@ -1,8 +1,8 @@
 """The connection between the launcher and the agent of each rank: frames on TCP.
 
-A frame is its kind (one byte), its length (four bytes, big-endian) and that many bytes. An agent
-first sends HELLO with the token that only this job's processes have. Each side accepts certain
-kinds of frames, each up to a maximum length. Any other frame raises BadFrame.
+A frame has its kind (one byte), the length of its data (four bytes, big-endian), and its data. An
+agent first sends HELLO with the token that only this job's processes have. Each side accepts
+certain kinds of frames, each up to a maximum length. Any other frame raises BadFrame.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 1
 FROM_AGENTS[GIVEN_UP] = 1 << 13
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
-# Agents pass on these lines of their ranks: a line's first byte -> the kind of frame for the rest.
+# Agents pass on these lines of their ranks: first byte of a line -> kind of the frame that gets the
+# rest of the line.
 PASSED_ON = {
     **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
     **{agent_protocol.PORT: PORT, agent_protocol.GIVEN_UP: GIVEN_UP},
@@ -49,7 +50,7 @@ QUIETLY = b"q"  # data of a LOOK that does not ask for stacks
 
 PROBE = 2  # seconds between two keepalive probes to an idle peer
 LATE = 3 * PROBE  # seconds without an answer after which a host counts as late
-MOST_SILENCE = 120 * PROBE  # seconds; the kernel itself ends the connection after 127 probes
+MOST_SILENCE = 120 * PROBE  # longest limit, because the kernel ends a connection after 127 probes
 _LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
 
 # This variable has the invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
@@ -68,28 +69,25 @@ class Channel:
     """Sends and receives frames over a connected socket. ``send`` blocks, ``receive`` does not.
 
     :param takes: the kinds of frames that the other end may send, and the maximum bytes of each.
-    :param patience: seconds that the other end may take to read what is sent; None: forever.
     """
 
-    def __init__(
-        self, sock: socket.socket, takes: Mapping[int, int], patience: float | None = None
-    ):
+    def __init__(self, sock: socket.socket, takes: Mapping[int, int]):
         self.sock = sock
         self.takes = takes
-        self._patience = patience
         self._buffer = bytearray()
-        # True for a TLS socket
-        self._shakes_hands = self._encrypted = hasattr(sock, "do_handshake")
+        self._encrypted = hasattr(sock, "do_handshake")
+        self._shakes_hands = self._encrypted  # True until the TLS handshake is complete
         _probe(sock)
         sock.setblocking(False)
 
-    def send(self, kind: int, data: bytes = b"") -> None:
+    def send(self, kind: int, data: bytes = b"", patience: float | None = None) -> None:
         """Send a frame.
 
-        :raises ChannelClosed: the other end is gone, or did not read for too long.
+        :param patience: seconds that the other end may take to read the frame; None: no limit.
+        :raises ChannelClosed: the other end is gone, or did not read in time.
         """
         try:
-            self.sock.settimeout(self._patience)
+            self.sock.settimeout(patience)
             self.sock.sendall(_HEAD.pack(kind, len(data)) + data)
         except OSError as error:
             raise ChannelClosed from error
@@ -163,7 +161,7 @@ class Channel:
     def has_arrived(self) -> bool:
         """Return True if the other end's kernel has everything that was sent.
 
-        A sender must not end before that: when data arrives for a closed socket, the kernel drops
+        A sender waits for this before it ends: if data arrives at a closed socket, the kernel drops
         the socket's unsent data.
         """
         unsent = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
@@ -174,9 +172,9 @@ class Channel:
 
 
 def fields(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
-    """Return these fields of a JSON object.
+    """Return the fields of a JSON object that ``types`` names.
 
-    :raises BadFrame: it is no JSON object, or a field is missing or of another type.
+    :raises BadFrame: ``data`` is no JSON object, or a field is missing or of another type.
     """
     try:
         value = json.loads(data)

@@ -1,11 +1,14 @@
 """The connections to the agents of a job's ranks."""
 
 import selectors
+import time
 from typing import Callable, Dict
 
 from hvdlite.launch import channel
 from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
 from hvdlite.launch.ranks import Rank
+
+SEND_PATIENCE = 10.0  # seconds in which agents must read what the launcher sends
 
 
 class Links:
@@ -31,19 +34,23 @@ class Links:
         self._ranks[rank.link] = rank
         self._selector.register(rank.link.sock, selectors.EVENT_READ, lambda _: self._receive(rank))
 
-    def send(self, link: Channel, kind: int, data: bytes = b"") -> None:
+    def send(
+        self, link: Channel, kind: int, data: bytes = b"", patience: float = SEND_PATIENCE
+    ) -> None:
         try:
-            link.send(kind, data)
+            link.send(kind, data, patience)
         except ChannelClosed:
             # data that has arrived must be read before the agent counts as lost
             if not link.has_more():
                 self.lose(link)
 
     def send_all(self, kind: int, data: bytes = b"") -> None:
+        """Send a frame to all agents. Stopped agents together get SEND_PATIENCE to read it."""
+        until = time.monotonic() + SEND_PATIENCE
         for link in list(self._ranks):
             # A silent host gets no LOOK: the kernel would resend it at longer and longer intervals.
             if kind != channel.LOOK or link.silence() < channel.LATE:
-                self.send(link, kind, data)
+                self.send(link, kind, data, max(until - time.monotonic(), 0))
 
     def lose(self, link: Channel, silence: float = 0) -> None:
         """Close the connection, unless it is closed already."""

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-# limit on the connections that have not sent a HELLO, in addition to one for each agent of the job
+# limit on the connections that have not sent a HELLO, beyond one for each agent of the job
 MOST_STRANGERS = 256
 ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
-SEND_PATIENCE = 10.0  # seconds in which an agent must read what the launcher sends
 
 NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "
@@ -103,7 +102,7 @@ class Listener:
             sock = listener.accept()[0]
             if self._key:  # the TLS handshake comes later
                 sock = self._key.context.wrap_socket(sock, True, do_handshake_on_connect=False)
-            link = Channel(sock, channel.FROM_STRANGERS, SEND_PATIENCE)
+            link = Channel(sock, channel.FROM_STRANGERS)
         except OSError as error:  # no descriptor is left, or the peer has closed
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._make_room()
@@ -166,7 +165,7 @@ def listening_addresses(remote: bool, wanted: List[str], hosts: List[str]) -> Li
         return [LOOPBACK]
     own = probe.interfaces().items()
     allowed = [address for name, address in own if not wanted or probe.is_on(name, address, wanted)]
-    # a way is None if only ssh can resolve the host's name
+    # source_towards() returns None if only ssh can resolve the host's name
     ways = [probe.source_towards(host) for host in hosts]
     if ways and not wanted and None not in ways:
         allowed = [address for address in allowed if address in ways]

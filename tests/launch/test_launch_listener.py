@@ -12,11 +12,12 @@ import time
 
 import pytest
 
-from hvdlite.launch import channel, encryption, listener
-from hvdlite.launch.channel import BadFrame, Channel, ChannelClosed
+from hvdlite.launch import channel, encryption, links, listener
+from hvdlite.launch.channel import BadFrame, Channel
 from hvdlite.launch.job import Command, Job
 from hvdlite.launch.links import Links
 from hvdlite.launch.output import Console, Output
+from hvdlite.launch.ranks import Rank
 from hvdlite.launch.watch import Watch
 
 HELLO = {"rank": 0, "host": "h", "address": "127.0.0.1", "port": 1, "versions": {}, "allowed": [5]}
@@ -202,13 +203,22 @@ def test_a_channel_works_with_a_descriptor_above_1023():
             assert not Channel(sock, {}).has_more()
 
 
-def test_sending_to_a_frozen_agent_times_out():
+def test_agents_that_are_stopped_share_one_time_limit(monkeypatch):
+    """Each stopped agent once delayed the message to the next agent by the whole limit."""
+    monkeypatch.setattr(links, "SEND_PATIENCE", 2.0)
+    lost = []
+    sent_to = Links(selectors.DefaultSelector(), None, lambda rank, _: lost.append(rank), None)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        frozen = socket.create_connection(listener.getsockname())
-        link = Channel(listener.accept()[0], channel.FROM_AGENTS, patience=0.2)
-        with pytest.raises(ChannelClosed):
-            link.send(channel.DATA, bytes(64 << 20))
-        frozen.close()
+        stopped = [socket.create_connection(listener.getsockname()) for _ in range(6)]
+        for number, _ in enumerate(stopped):
+            link = Channel(listener.accept()[0], channel.FROM_AGENTS)
+            sent_to.add(Rank(number, link, "h", "127.0.0.1", 0, {}))
+        began = time.monotonic()
+        sent_to.send_all(channel.DATA, bytes(64 << 20))
+    assert len(lost) == 6 and not sent_to
+    assert time.monotonic() - began < 10  # 12 seconds with a limit for each agent
+    for sock in stopped:
+        sock.close()
 
 
 @pytest.fixture(scope="module")
