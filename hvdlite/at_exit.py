@@ -28,7 +28,7 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
     """Register a framework's functions: ``wait`` for its work; ``before`` and ``after`` leaving.
 
     From now on this process leaves the job before Python calls the exit functions registered so
-    far. MXNet's exit function waits for all operations: those that can't complete must have failed.
+    far. MXNet's exit function waits for all operations, and leaving fails those that can't end.
 
     :param after: called only at exit.
     """
@@ -48,7 +48,7 @@ def begin() -> None:
 
 
 def _before_a_traceback(error: BaseException) -> Optional[str]:
-    """Report the error to the agent; return a text in place of its traceback, or None.
+    """Report the error to the agent; return a text in place of the error's traceback, or None.
 
     There is a text if other ranks have caused the error and the user wants folded tracebacks.
     """
@@ -99,7 +99,10 @@ def at_exit() -> None:
         agent_protocol.report_raised()
     if not _may_have_others(failed is None):
         return
-    membership().give_up(failed.error if failed else None)
+    try:
+        membership().give_up(failed.error if failed else None)
+    except ImportError:  # there is no mpi4py, or no C library for its MPI, so no rank can join
+        return
     code = failed.code if failed else 1
     of_job = (membership().is_elastic(), is_initialized(), jobs.has_joined)
     step, clean = ending.first(bool(failed), *of_job, bootstrap().has_others()), True
@@ -161,8 +164,9 @@ def _end_job(code: int) -> None:
     """Force all ranks to end: MPI is broken, or MPI_Finalize would wait for computing ranks."""
     recorder.before_leaving()
     script_end.flush(_end_message())
-    if agent_protocol.by_an_agent():  # the agent ends the other ranks and cleans up after them
-        os._exit(code)  # after MPI_Abort, some mpiruns kill every process without warning
+    # The agent ends the other ranks. After MPI_Abort, some mpiruns kill all processes immediately.
+    if agent_protocol.by_an_agent():
+        os._exit(code)
     bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)
 
 
