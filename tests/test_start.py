@@ -262,7 +262,7 @@ STARTED = {
     "HOROVOD_RANK=0 HOROVOD_SIZE=2": "horovodrun has",
     "DMLC_ROLE=worker DMLC_NUM_WORKER=2": "launch.py or dmlc-submit has started",
     "DMLC_ROLE=worker DMLC_NUM_WORKER=2 DMLC_TASK_ID=0": "(DMLC_ROLE=worker, DMLC_NUM_WORKER=2)",
-    "DMLC_ROLE=worker DMLC_NUM_WORKER=2 DMLC_TASK_ID=1": "its tracker waits forever: end it",
+    "DMLC_ROLE=worker DMLC_NUM_WORKER=2 DMLC_TASK_ID=1": "`launch.py -s 0` that waits forever",
     "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2": "MVAPICH's mpirun has",
     "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2": "jsrun has",
     "FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2": "flux has",

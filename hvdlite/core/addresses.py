@@ -20,7 +20,7 @@ def joined(host: str, port: int) -> str:
 
 
 def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str]:
-    """Return, for each rank of the set, the address at which the others reach its host.
+    """Return for each rank of the set the address at which the other ranks reach the rank's host.
 
     The address is IPv6 only if the hosts have no IPv4 address. If all ranks are on one host, the
     address is the loopback address, so nothing listens on the network. Collective over the set.
@@ -34,9 +34,9 @@ def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str
 
 
 def _address_towards(own: List[str], others: List[List[str]]) -> str:
-    """Return this host's address on its route to the first of the other hosts that it can reach."""
+    """Return the address from which this host sends to the first reachable one of ``others``."""
     for address in (address for addresses in others for address in addresses):
-        # skip an address that this host also has, such as a bridge's: it leads to no other host
+        # an address that this host has, too, for example a bridge's, leads to no other host
         source = None if address in own else probe.source_towards(address)
         if source:
             return source
@@ -50,5 +50,5 @@ def address_on(wanted: List[str]) -> str:
             return address
     raise HvdliteError(
         f"init(): {INTERFACES}, or DMLC_INTERFACE, is {','.join(wanted)}: this host has no "
-        "address on these interfaces or networks"
+        f"address on these interfaces or networks: name one of {', '.join(probe.interfaces())}"
     )

@@ -1,4 +1,4 @@
-"""Checks that all ranks agree."""
+"""Checks that all ranks give equal values."""
 
 import hashlib
 import zlib
@@ -22,13 +22,13 @@ def agree(
 ) -> None:  # fmt: skip
     """Raise the same HvdliteError on every rank unless all ranks give the same lines. Collective.
 
-    The ranks first compare hashes, in one small allgather, and send the lines only if those differ.
+    The ranks first compare hashes, in one small allgather, and send lines only if hashes differ.
 
-    :param what: what the lines describe, such as ``trainer0``; the ranks must also agree on this.
+    :param what: what the lines describe, such as ``trainer0``; must be equal on all ranks, too.
     :param shown: texts that the error shows in place of the lines; None: the lines.
     :param remedy: what the error tells the user to do.
-    :param apart: True: calls with different numbers in ``what`` do not meet, because a rank may
-        have given up an earlier call.
+    :param apart: True: ranks match their calls by all of ``what``, with its number, because a rank
+        may have given up an earlier call.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
     common = f"check.{what if apart else meeting_name(what)}"
@@ -62,10 +62,11 @@ def _of_ranks(process_set: ProcessSet, texts: Sequence[str]) -> str:
 
 
 def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> int:
-    """Raise on every rank unless all ranks call this for the same owner; return the job's number.
+    """Return the job's number; raise on every rank if ranks make this call for different owners.
 
-    ``met`` is the earlier result of :func:`meet` for this owner, or -1. If it is this job's number,
-    do nothing; otherwise the call is collective.
+    :param owner: the name of an optimizer, a trainer, ...
+    :param met: the last result for this owner, or -1. If ``met`` is the number of this job, the
+        call does nothing; otherwise the call is collective.
     """
     job = topology.job_number()
     if met != job:
@@ -74,7 +75,7 @@ def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> 
 
 
 def digest_of_bytes(pieces: Iterable[bytes]) -> int:
-    """Return a number above 0 that a request can carry: equal bytes have equal numbers."""
+    """Return a number above 0 that fits a request; equal bytes have equal numbers."""
     digest = 0
     for piece in pieces:
         digest = zlib.crc32(piece, digest)
@@ -84,11 +85,11 @@ def digest_of_bytes(pieces: Iterable[bytes]) -> int:
 def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None:
     """Raise HvdliteError on every rank unless all ranks announce the same digest. Collective.
 
-    A rank calls this if its script has changed something. Otherwise its next requests for these
-    names fail, because they carry another digest.
+    A rank makes this call when its script has changed a setting. A rank without the change submits
+    its next tensors instead, under the same names but with another digest, so all ranks raise.
 
-    :param names: full names of the tensors that an unchanged rank sends next, all of them.
-    :param digest: of the change, from :func:`digest_of_bytes`.
+    :param names: full names of all tensors that a rank without the change submits next.
+    :param digest: the result of :func:`digest_of_bytes` for the change.
     """
     arrays = [np.zeros(1, np.float32) for _ in names]
     members = {"op": lib.HVD_SUM, "group": group_of(process_set), "states": -digest}

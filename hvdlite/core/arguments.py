@@ -18,9 +18,9 @@ _MEMBERS = {  # member of hvd_tensor -> name of the user's argument, expected va
     "prescale": ("prescale_factor", _FACTOR),
     "postscale": ("postscale_factor", _FACTOR),
 }
-_NO_NUMBERS = bool, np.bool_, str, bytes  # types that are errors, though Python converts them
+_NO_NUMBERS = bool, np.bool_, str, bytes  # refused, although Python converts them to numbers
 _C_INTS = range(-(2**31), 2**31)
-PLAIN = {int, float, ffi.CData}  # types that C's hvd_tensor takes as they are
+PLAIN = {int, float, ffi.CData}  # types that a member of hvd_tensor takes without conversion
 
 
 def wrong(what: str, value: Any, expected: str) -> ValueError:
@@ -58,7 +58,7 @@ def scales_of(prescale_factor: Any, postscale_factor: Any) -> tuple:
 def check_compressor(compression: Any, also: str = "") -> None:
     """Raise ValueError unless ``compression`` compresses arrays in Python.
 
-    :param also: what else the caller accepts, to be named in the error.
+    :param also: what else the caller accepts; the error names it.
     """
     methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
     if not all(map(callable, methods)):
@@ -88,7 +88,7 @@ def op_of(average: Optional[bool], op: Optional[int]) -> int:
 
 
 def plain(members: dict) -> dict:
-    """Return members of ``hvd_tensor`` with the numbers of other libraries as Python's numbers.
+    """Return members of ``hvd_tensor``, with numbers of other libraries converted to Python's.
 
     :raises ValueError: a member that the user has given has a wrong value.
     """

@@ -38,7 +38,7 @@ def mpi_enabled() -> bool:
 
 gloo_built = _answer("gloo_built", False, "Return False.")
 gloo_enabled = _answer("gloo_enabled", False, "Return False.")
-nccl_built = _answer("nccl_built", 0, "Return 0; Horovod: the version of its NCCL.")
+nccl_built = _answer("nccl_built", 0, "Return 0; Horovod returns NCCL's version.")
 ddl_built = _answer("ddl_built", False, "Return False.")
 ccl_built = _answer("ccl_built", False, "Return False.")
 cuda_built = _answer("cuda_built", False, "Return False: hvdlite itself moves arrays of CPUs.")

@@ -40,14 +40,14 @@ class Memory(NamedTuple):
     address: int
     dtype: int  # one of lib.HVD_FLOAT32, ...
     shape: Sequence[int]
-    owner: Any  # keeps the memory alive while it is in use
+    owner: Any  # the object that keeps the memory alive
 
 
 class _Works(ModuleState):
     def begin(self) -> None:
-        # Works for which no caller waits any more. C may still write to their memory.
+        # Collectives for which no caller waits any more. C may still write to their memory.
         self.abandoned: Deque[Work] = deque()
-        self.limit = threading.local()  # attribute ``until``: see :func:`limit_waits`
+        self.limit = threading.local()  # ``until``: the time at which this thread's waits fail
 
 
 _works = _Works()
@@ -91,7 +91,7 @@ def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict
 
 
 def refuse_mask(array) -> None:
-    """Raise ValueError for a masked array, or a list of them, because the mask would be ignored."""
+    """Raise ValueError for a masked array, also in a list, because its mask would be ignored."""
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(
             "the array is masked, and its mask would be lost: pass array.filled(0), or send "
@@ -120,7 +120,7 @@ def dense(array) -> np.ndarray:
 
 
 def run(kind: int, name: str, array: np.ndarray, out: np.ndarray, **members) -> None:
-    """Do one collective from ``array`` to ``out``. Both are contiguous, and may be one array."""
+    """Do one collective from ``array`` to ``out``: contiguous arrays, or the same array."""
     run_all(kind, [name], [array], [out], [members])
 
 
@@ -140,13 +140,13 @@ def start_all(kind, names, arrays, outs, members) -> "Started":
 
 
 class Work(NamedTuple):
-    """Collectives in progress: their C handles, by number, and the memory that they use."""
+    """Collectives in progress: their C handles, by index, and the memory that they use."""
 
     handles: Dict[int, Any]
     memory: Any
 
     def is_done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended, after waiting at most ``seconds`` for each."""
+        """Return True if all collectives have ended; wait at most ``seconds`` for each."""
         handles = self.handles.values()
         return all(lib.hvd_finish(handle, seconds, ffi.NULL) for handle in handles)
 
@@ -157,13 +157,13 @@ class Started:
     :param kind: one of lib.HVD_ALLREDUCE, ...
     :param names: a name for each tensor; no other tensor in progress may have this name.
     :param arrays: a :class:`Memory` for each tensor.
-    :param outs: a :class:`Memory` for each result; None: the C library allocates the memory (a
-        member ``open`` of 1), which :meth:`result` returns.
+    :param outs: a :class:`Memory` for each result; None (with a member ``open`` of 1): the C
+        library allocates the memory, and :meth:`result` returns it.
     :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
-        self._ended = True  # true until a collective has begun
+        self._ended = True  # so that __del__ does nothing if a line below raises
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises for a wrong tensor before any tensor is sent
             for tensor, _alive in described:
@@ -177,7 +177,7 @@ class Started:
         release_one_abandoned()
         if len(tensors) == 1:
             self._start(tensors)
-        elif tensors:  # corked, so that one message tells the other ranks of all tensors
+        elif tensors:  # hvd_cork makes one message tell the other ranks of all tensors
             lib.hvd_cork(tensors[0].group, True)
             try:
                 self._start(tensors)
@@ -196,15 +196,15 @@ class Started:
                 self._work.handles[number] = ffi.gc(handle, lib.hvd_drop)
 
     def handles(self) -> Dict[int, Any]:
-        """Return the C library's handles of the collectives that have begun, by number."""
+        """Return the C library's handles of the collectives that have begun, by index."""
         return self._work.handles
 
     def done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended, after waiting at most ``seconds`` for each."""
+        """Return True if all collectives have ended; wait at most ``seconds`` for each."""
         return self._work.is_done(seconds)
 
     def finish(self) -> None:
-        """Wait until all have ended; raise the errors of those that failed."""
+        """Wait until all collectives have ended; raise one error for those that failed."""
         errors, error = dict(self._refused), new_error()
         for number, handle in self._work.handles.items():
             while not lib.hvd_finish(handle, BRIEFLY, error):
@@ -217,10 +217,10 @@ class Started:
             _raise(errors)
 
     def result(self, number: int, ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
-        """Return the memory of an open collective's result, and the number of rows of each rank.
+        """Return a result whose size C has found, and the number of rows from each rank.
 
-        Call :meth:`finish` before. The memory is a buffer that lives while it is referenced; None:
-        the result is in ``out``.
+        Call :meth:`finish` before. The result is a buffer, freed with its last reference; None: the
+        result is in ``out``.
         """
         out = self._work.memory[1][number]
         return result_of(self._work.handles[number], out and out.address, ranks, row_bytes)
@@ -237,7 +237,7 @@ def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[A
     rows_from = np.array(ffi.unpack(rows[0], ranks), np.int64)
     if out is not None and memory == pointer(out):
         return None, rows_from
-    # keeps the handle, which owns the memory
+    # the buffer refers to the handle, which owns the memory
     kept = ffi.gc(memory, lambda _memory, handle=handle: None)
     return ffi.buffer(kept, int(rows_from.sum()) * row_bytes), rows_from
 
@@ -245,8 +245,7 @@ def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[A
 class Repeated:
     """Collectives that every training step repeats. They are described once; the memory may change.
 
-    :param names: this and all other parameters are as for :class:`Started`; ``arrays`` give only
-        shapes and dtypes.
+    Parameters are those of :class:`Started`, but ``arrays`` give only shapes and dtypes.
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
@@ -285,14 +284,14 @@ def abandon(work: Work) -> None:
 
 
 def release_one_abandoned() -> None:
-    """Release one abandoned work if it has ended. Each start of collectives calls this once."""
+    """Release the memory of one abandoned work, if it has ended. Each start calls this once."""
     if _works.abandoned:
         with suppress(IndexError):  # another thread has taken the work
             abandon(_works.abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error with the texts of all errors, and the fields of the first death or error."""
+    """Raise one error with all texts, and with the fields of the first RankFailedError or error."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:
@@ -302,7 +301,7 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
     """Return what :func:`describe` returns, for a tensor in this memory."""
-    # if this rank has no data (``failed``), a wrong shape may be the reason
+    # without data (``failed``) the shape does not matter, and may be invalid
     shape = [0] if members.get("failed") else array.shape
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {
@@ -319,7 +318,7 @@ def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], memb
 def gather_numbers(
     numbers: Sequence, name: str, process_set: ProcessSet = global_process_set, **members
 ) -> np.ndarray:
-    """Gather ``numbers``, the same count on every rank, into one row for each rank.
+    """Gather each rank's ``numbers``, equally many on all ranks, into one row for each rank.
 
     :param members: more arguments of :func:`describe`.
     """

@@ -2,7 +2,7 @@
 
 
 def text_of(value: object) -> str:
-    """Return str(value); "" if that raises, because other ranks wait for this rank's text."""
+    """Return str(value), or "" if str() raises: other ranks wait for this rank's text."""
     try:
         return str(value)
     except Exception:

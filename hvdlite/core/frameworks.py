@@ -1,7 +1,7 @@
 """How each framework (MXNet, PyTorch, ...) finishes its queued work when a job waits or ends.
 
-When a framework's package is imported, it registers itself by ``at_exit.at_end``. This module names
-no framework.
+When a framework's package is imported, the package registers functions by ``at_exit.at_end``. This
+module names no framework.
 """
 
 from typing import Callable, List, NamedTuple
@@ -26,7 +26,7 @@ _frameworks = _Frameworks()
 
 
 def register(framework: Framework) -> None:
-    """Make the functions below also call this framework's functions."""
+    """Make wait_all(), submit_all() and after_exit() also call this framework's functions."""
     _frameworks.registered.append(framework)
 
 

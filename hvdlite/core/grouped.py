@@ -1,6 +1,6 @@
 """Starts one or several collectives on NumPy arrays together, by their full names.
 
-One message tells the other ranks of all of them. A handle's result is the list of all results.
+One message tells the other ranks of all these collectives. A handle's result is a list of results.
 """
 
 from typing import Any, List, Sequence
@@ -14,7 +14,7 @@ from hvdlite.core.outs import are_apart, check_outs, copy_to_output, output_buff
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.splits import bytes_of_row, part_shape, rows_of, split_members
 
-COPIED = 4096  # bytes; smaller results are copied, because C's memory keeps 2 KB more alive
+COPIED = 4096  # bytes; smaller results are copied, because a result in C's memory takes 2 KB more
 
 
 def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:
@@ -55,13 +55,13 @@ def _start_all(kind, names, arrays, shapes, outs, details: dict) -> Any:
 
 
 def gather(names: Sequence[str], arrays: Sequence, process_set: ProcessSet, outs: Sequence) -> Any:
-    """Start allgathers; the result is a list of pairs: all rows, and how many each rank sent."""
+    """Start allgathers; the result is a list of pairs: all rows, and each rank's number of rows."""
     details = [{"group": group_of(process_set)}] * len(names)
     return _start_open(lib.HVD_ALLGATHER, names, arrays, details, process_set, outs)
 
 
 def exchange(name: str, array: np.ndarray, splits, process_set: ProcessSet, out=None) -> Any:
-    """Start an alltoall; the result is a pair: the rows, and how many each rank sent."""
+    """Start an alltoall; the result is a pair: the rows, and the number of rows from each rank."""
     details = {
         "group": group_of(process_set),
         **split_members(array.shape, splits, name, process_set),
@@ -73,7 +73,7 @@ def exchange(name: str, array: np.ndarray, splits, process_set: ProcessSet, out=
 def _start_open(kind, names, arrays, details, process_set: ProcessSet, outs) -> Handle:
     """Start collectives whose numbers of rows are known only when all ranks have made the call.
 
-    So the C library allocates the memory of the results.
+    Therefore the C library allocates the memory of the results.
     """
     apart = len(arrays) == 1 or are_apart(outs, arrays)
     buffers = [output_buffer(out, array) if apart else None for out, array in zip(outs, arrays)]

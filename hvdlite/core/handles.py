@@ -12,8 +12,8 @@ from hvdlite.core.native import BRIEFLY, HvdliteValueError
 class Handle:
     """A started collective, on arrays of any library.
 
-    Several threads may use it at the same time, and repeatedly: all get the same result or error. A
-    forked child gets the outcome if it was known at the fork, and otherwise an error.
+    Several threads may use a handle, also repeatedly: all get the same result or error. A forked
+    child gets the result or error that was known at the fork; otherwise an error is raised.
 
     :param poll: returns True if the collective has ended.
     :param finish: waits for the end and returns the result or raises the error. ``finish`` is
@@ -37,7 +37,7 @@ class Handle:
         return self._outcome is not None or self._is_inherited() or self._poll()
 
     def synchronize(self):
-        """Wait for the end; return or raise what the call without ``_async`` would."""
+        """Wait for the collective's end; return its result or raise its error."""
         outcome = self._outcome or self._wait()
         if outcome.error is not None:
             raise outcome.error
@@ -94,7 +94,7 @@ def synchronize(handle: Handle):
 
     :param handle: returned by an ``..._async`` call.
     :raises ValueError: this is not a handle.
-    :raises hvdlite.HvdliteError: for NumPy arrays; MXNetError for MXNet arrays.
+    :raises hvdlite.HvdliteError: the collective failed; for MXNet arrays an MXNetError.
     """
     return _check(handle).synchronize()
 
@@ -141,7 +141,7 @@ if TYPE_CHECKING:  # typing has ParamSpec since Python 3.10
 def waiting(begin: "Callable[P, T]") -> "Waiting[P, T]":
     """Return a function that waits for the handle that ``begin`` returns.
 
-    The function's ``start`` does not wait. ``begin`` is annotated with the type of the result.
+    The function's attribute ``start`` does not wait. ``begin`` has the result's type as annotation.
     """
 
     @functools.wraps(begin)

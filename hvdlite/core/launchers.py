@@ -1,4 +1,4 @@
-"""The variables by which launchers tell a process its place in a job: one row for each launcher."""
+"""The variables by which launchers tell a process its rank: one row for each launcher."""
 
 from typing import NamedTuple, Tuple
 
@@ -13,8 +13,8 @@ class Launcher(NamedTuple):
     rank: str  # variable with the process's number
     size: str = ""  # variable with the number of processes; "": there is none
     more: Tuple[str, ...] = ()  # further variables of the launcher that hvdlite needs
-    run: Tuple[str, ...] = ()  # variables that only tell two runs of the launcher apart
-    advice: str = _OTHER_MPI  # what to do if each of n processes would be a job of one rank
+    run: Tuple[str, ...] = ()  # variables whose values differ between two runs of the launcher
+    advice: str = _OTHER_MPI  # what to do if each of n processes is a job of one rank
 
     @property
     def variables(self) -> Tuple[str, ...]:
@@ -48,15 +48,14 @@ SRUN = Launcher(
 _SERVERS = ("DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
 MXNET = Launcher(
     *("MXNet's launch.py or dmlc-submit", "DMLC_ROLE", "DMLC_NUM_WORKER", _SERVERS),
-    advice=f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`: its workers meet where its variables "
-    "DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER say. With `-s 0` its tracker waits "
-    "forever: end it by Ctrl-C",
+    advice=f"{_HVDLITERUN}, or by `launch.py -n {{n}} -s 1`, which sets DMLC_PS_ROOT_URI, "
+    "DMLC_PS_ROOT_PORT and DMLC_NUM_SERVER. End a `launch.py -s 0` that waits forever by Ctrl-C",
 )
 HOROVODRUN = Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", advice=_HVDLITERUN)
 FLUX = Launcher("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE")
 # TF_CONFIG is JSON, with all addresses
 TENSORFLOW = Launcher("TensorFlow's cluster", "TF_CONFIG", advice=_HVDLITERUN)
 WITHOUT_MPI = (TORCHRUN, JAX, SRUN)
-# Launchers that an MPI may not know. In each of their processes this MPI finds a job of one rank.
+# Launchers that some MPI does not know: this MPI makes each of their processes a job of one rank.
 _NOT_OF_MPI = (HOROVODRUN, MXNET, FLUX, TENSORFLOW)
 UNKNOWN_TO_MPI = (TORCHRUN, SRUN, OPEN_MPI, PMI, PMIX, MVAPICH, JSRUN, APRUN, *_NOT_OF_MPI)

@@ -36,7 +36,7 @@ def lazy_names(
 
 
 def _ops() -> list[str]:
-    """Return the names in the C table OPS. Loading the C library for them would take 20 ms."""
+    """Read the names of the C table OPS in a header: loading the C library would take 20 ms."""
     header = os.path.join(os.path.dirname(os.path.dirname(__file__)), "csrc", "base", "types.h")
     with open(header, encoding="utf-8") as file:
         rows = file.read().partition("#define OPS(ROW)")[2].partition("\n\n")[0]

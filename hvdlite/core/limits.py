@@ -1,4 +1,4 @@
-"""The limits that users set by variables."""
+"""The limits that users set by environment variables."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ from typing import Mapping, Optional
 from hvdlite.core.agent_protocol import FEWEST, MOST, RESETS
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # seconds of silence until a host counts as lost
-ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same in elastic training
+ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same limit in elastic training
 # seconds in which a rank must meet the others after a death
 PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
 INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds in which all ranks must call init(); 0: no limit
-# seconds for which a failed rank waits until the other ranks know that its script has failed
+# longest time in seconds that a failed rank waits for the other ranks to learn of its failure
 EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)

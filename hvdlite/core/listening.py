@@ -1,7 +1,7 @@
 """Keeps MPI from using what ranks do not need: open ports, files in /dev/shm, busy cores.
 
-Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. Only
-a program that starts processes by MPI would need the component there. Open MPI's shared-memory
+Open MPI's TCP component listens on all addresses, even if all ranks share memory on one host. On
+one host, only a program that starts processes by MPI needs this component. Open MPI's shared-memory
 component makes a file in /dev/shm, which a process without a launcher never removes. The user's own
 settings, in variables or in Open MPI's files, take precedence.
 """
@@ -60,10 +60,9 @@ def confined(environ: Mapping[str, str], apart: bool = False, cores: int = 2) ->
 
     :param environ: the result of with_files().
     :param apart: True: the ranks of one host share no memory.
-    :param cores: number of cores that this process may use. With more ranks than cores, Open MPI
-        must yield while it waits. By itself it yields only if mpirun knows that there are fewer
-        slots than ranks. 9 ranks on 2 cores open a communicator in 15 ms with yielding, in 100 ms
-        without.
+    :param cores: number of cores that this process may use. With more ranks than cores, a waiting
+        rank must yield its core. Unasked, Open MPI yields only if mpirun knows of fewer slots than
+        ranks. 9 ranks on 2 cores open a communicator in 15 ms with yielding, in 100 ms without.
 
     >>> alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     >>> confined({**alone, "OMPI_MCA_btl": "^ofi"})

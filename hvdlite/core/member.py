@@ -100,6 +100,6 @@ def is_worker() -> bool:
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
-    # set while multiprocessing's worker imports the script
+    # multiprocessing sets _inheriting while its worker imports the script
     begins = getattr(process.current_process(), "_inheriting", False)
     return begins or process.parent_process() is not None

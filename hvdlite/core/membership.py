@@ -5,15 +5,15 @@ from typing import Dict, List, NamedTuple, Optional, Set
 
 from hvdlite.core.world import World
 
-# A rank votes with these bits when its training function has ended. The verdict has the bits that
-# all votes have.
+# The bits of a rank's vote at the end of its training function. The ranks' common verdict has the
+# bits that are set in all votes.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
-# Why a rank has left a job, in the errors of ranks that wait for it.
+# Why a rank has left its job, as the errors of ranks that wait for this rank say.
 GOES_ON = "it goes on without the dead"
 
 
 class Meeting(NamedTuple):
-    """The processes of the next job, which are already connected to its rank 0.
+    """The processes of the next job, which are already connected to the next job's rank 0.
 
     :param numbers: the number of each rank. A process keeps its number in all jobs.
     :param epoch: the number of meetings so far.
@@ -23,7 +23,7 @@ class Meeting(NamedTuple):
     numbers: List[int]
     epoch: int
     key: bytes
-    connections: Dict[int, socket.socket]  # rank 0: by rank; other ranks: only to rank 0
+    connections: Dict[int, socket.socket]  # on rank 0 one to each rank, elsewhere one to rank 0
     patience: float  # seconds in which a rank must connect to all other ranks
 
 
@@ -38,9 +38,9 @@ class Membership:
         return False
 
     def next_meeting(self) -> Optional[Meeting]:
-        """Let the surviving ranks meet, unless they have met; return their meeting. Collective.
+        """Let the living ranks meet, unless they have met; return their meeting. Collective.
 
-        None: no rank has died.
+        Return None if no rank has died.
 
         :raises HvdliteError: a rank did not arrive in time, or this rank is in the smaller part of
             a split network.
@@ -48,7 +48,7 @@ class Membership:
         return None
 
     def first_numbers(self) -> Optional[List[int]]:
-        """Return the numbers of the processes that begin together; None: their ranks."""
+        """Return the numbers of the job's first processes; None: the numbers are the ranks."""
         return None
 
     def entered(self, world: World) -> None:
@@ -58,7 +58,7 @@ class Membership:
         """Record the processes that this process could not reach, for the next :meth:`agree`."""
 
     def close_in_child(self) -> None:
-        """In a forked child: close descriptors that would hide the parent's end from others."""
+        """In a forked child: close descriptors, because they would hide the parent's end."""
 
     def begin(self, world: World) -> None:
         """Prepare for deaths. Collective; a second call does nothing.
@@ -90,7 +90,10 @@ class Membership:
         return False
 
     def give_up(self, error: Optional[BaseException]) -> None:
-        """At this rank's end: tell the launcher not to wait for late ranks. None: a normal end."""
+        """At this rank's end: tell the launcher not to wait for late ranks.
+
+        :param error: the error that ends this rank; None: a normal end.
+        """
 
     def agree(self, vote: int) -> int:
         """Return the bits that are set in all votes; SOMETHING_FAILED after a death. Collective.

@@ -47,7 +47,7 @@ def finalize() -> None:
 
 
 def before_finalize(function: Callable[[], None]) -> None:
-    """Call the function when MPI_Finalize begins, which first frees attributes."""
+    """Call the function when MPI_Finalize begins: first, MPI frees the attributes of COMM_SELF."""
     keyval = _mpi().Comm.Create_keyval(delete_fn=lambda comm, key, value: function())
     _mpi().COMM_SELF.Set_attr(keyval, None)
 
@@ -71,7 +71,7 @@ def ranks() -> int:
 
 
 def rank() -> int:
-    """Return this process's number among those that were started together."""
+    """Return this process's rank in MPI_COMM_WORLD."""
     return _mpi().COMM_WORLD.rank
 
 
@@ -90,9 +90,9 @@ def address_of(comm: Any) -> int:
 
 
 class Communicator:
-    """Calls on a communicator of mpi4py. Some of them are calls of :class:`~.world.World`.
+    """Calls on a communicator of mpi4py. Some of them implement :class:`~.world.World`.
 
-    :param comm: the communicator; None: all processes that were started together.
+    :param comm: the communicator; None: MPI_COMM_WORLD.
     """
 
     def __init__(self, comm: Any = None) -> None:
@@ -105,7 +105,7 @@ class Communicator:
     def create_among(self, ranks: Sequence[int], number: int = 0) -> Any:
         """Return a communicator of these ranks, in this order; only these ranks make the call.
 
-        :param number: gives each communicator a tag, because two may be created together.
+        :param number: tells communicators apart that are created at the same time.
         """
         most = _mpi().COMM_WORLD.Get_attr(_mpi().TAG_UB) or 32767
         return self.comm.Create_group(self.comm.group.Incl(ranks), number % (most + 1))
@@ -127,16 +127,16 @@ class Communicator:
         return [None if rank == _mpi().UNDEFINED else rank for rank in ranks]
 
     def begin_barrier(self) -> Callable[[], bool]:
-        """Return a function that returns True when all ranks have called this."""
+        """Begin a barrier; return a function that returns True when all ranks have begun it."""
         return self.comm.Ibarrier().Test
 
     def barrier(self) -> None:
         have_all_entered = self.begin_barrier()
-        while not have_all_entered():  # busy-waits
+        while not have_all_entered():  # yields the core to ranks that have not entered
             os.sched_yield()
 
     def numbers(self, number: int) -> List[int]:
-        # An array, not pickled values: after a death, only a part of a pickle may arrive.
+        # An array instead of pickled values: after a rank's death a pickle may arrive incomplete.
         all_numbers = array("i", [0] * self.size)
         self.comm.Allgather(array("i", [number]), all_numbers)
         return all_numbers.tolist()

@@ -1,4 +1,4 @@
-"""Makes the names by which ranks match tensors. A rank's other calls must not change the names."""
+"""Makes the names by which ranks match tensors. An extra call on one rank must not change them."""
 
 import itertools
 import os
@@ -13,8 +13,8 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, check_process_set, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# Unnamed blocking calls of one line use _RECURRING names in turn, so that plans prepared for a
-# name are used again. Two calls share a name only if more threads than this wait at one line.
+# Unnamed blocking calls at one line of a script use this many names in turn, so that a call that is
+# prepared for a name is used again. Two calls share a name if more threads than this wait there.
 _RECURRING = 32
 
 
@@ -22,7 +22,7 @@ class _Counts(ModuleState):
     """Counts that start at 0 in a new job, because its ranks may come from different jobs."""
 
     def begin(self) -> None:
-        # Counts of unnamed calls, by line of the user's script; no two threads get the same number.
+        # Counts of unnamed calls, by line of the user's script. count() is safe between threads.
         self.calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
         self.recurring: Dict[tuple, Iterator[str]] = {}
         self.owners: Counter = Counter()  # number of trainers, optimizers, ... made so far, by kind
@@ -49,7 +49,7 @@ def owners() -> Dict[str, int]:
 
 
 def count_owners(counts: Dict[str, int]) -> None:
-    """Raise each count that is below the number given for its kind."""
+    """Increase each count that is below the number given for its kind."""
     for kind, count in counts.items():
         _counts.owners[kind] = max(_counts.owners[kind], count)
 
@@ -88,7 +88,8 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
     """Return a name for an unnamed blocking call, like :func:`call_name`, but with few numbers.
 
-    The name must not depend on the tensor, because another rank's tensor may differ by mistake.
+    The name does not depend on the tensor: if ranks' tensors differ by mistake, the names still
+    match, and the error names the difference.
     """
     if not isinstance(process_set, ProcessSet):
         check_process_set(process_set)
@@ -163,10 +164,10 @@ def owner_name(kind: str, process_set: ProcessSet = global_process_set) -> str:
 
 
 def meeting_name(owner: str) -> str:
-    """Return a name under which ranks meet, even if they have numbered an owner differently.
+    """Return a name under which the ranks compare an owner: a trainer, an optimizer, ...
 
-    If a rank has made an extra owner, its later numbers differ. In the main thread, owners meet one
-    after another, so they need no number. In other threads, several may meet at the same time.
+    The name has no number, because an extra owner on one rank changes the numbers of later owners.
+    Only outside of the main thread the name keeps the number: threads may compare at the same time.
 
     >>> meeting_name("optimizer3")
     'optimizer'
@@ -184,7 +185,7 @@ def natural_order(names: List[str]) -> List[int]:
 
     def key(i: int) -> tuple:
         parts = re.split(r"(\d+)", names[i])
-        return [int(part) if part.isdigit() else part for part in parts], i
+        return [int(part) if part.isdecimal() else part for part in parts], i
 
     return sorted(range(len(names)), key=key)
 

@@ -106,7 +106,7 @@ _ERRORS = {
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-BRIEFLY = lib.HVD_WAIT_MS / 1000  # seconds
+BRIEFLY = lib.HVD_WAIT_MS / 1000  # seconds that one call in C waits, before Python handles Ctrl-C
 
 
 def new_error():
@@ -144,7 +144,7 @@ _failures = _Failures()
 
 
 def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
-    """Make :func:`failure_of` call ``find``, which returns a framework exception's failure."""
+    """Make :func:`failure_of` call ``find``, which returns the failure behind an exception."""
     _failures.finders.append(find)
 
 
@@ -182,7 +182,7 @@ def keep_failure(error: HvdliteError) -> HvdliteError:
 
 def _kept_failure(message: str) -> Optional[HvdliteError]:
     """Return the failure whose number ``hvd_keep_failure`` has appended to the message."""
-    # The last number is this process's: the message may quote another rank's text, with its number.
+    # The last number is from this process. Earlier numbers are from quoted texts of other ranks.
     mark, error = _text(lib.hvd_error_mark), new_error()
     numbers = re.findall(re.escape(mark) + r"(\d+)\]", message)
     kept = numbers and lib.hvd_kept_failure(int(numbers[-1]), error)

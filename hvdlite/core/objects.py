@@ -86,7 +86,7 @@ def _pack(make: Callable[[], Any]) -> Tuple[bytes, Optional[Exception]]:
 
 
 def _unpack(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) -> List[Any]:
-    """Return the objects; raise HvdliteError that names the ranks that could not pickle theirs."""
+    """Return the objects; raise HvdliteError with the ranks whose objects could not be pickled."""
     objects = [pickle.loads(each) for each in data.values()]
     unsent = {rank: obj.text for rank, obj in zip(data, objects) if type(obj) is _Unsent}
     if unsent:
@@ -96,7 +96,7 @@ def _unpack(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) 
 
 
 def _dumps(obj: Any) -> bytes:
-    """Use pickle; or cloudpickle if pickle fails, because cloudpickle copies a script's classes."""
+    """Pickle the object; if pickle fails, by cloudpickle, which copies a script's own classes."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -111,7 +111,7 @@ def _dumps(obj: Any) -> bytes:
 def result_of_root(function: Callable[[], Any], root_rank: int, name: str) -> Any:
     """Return on every rank what ``function()`` returns on rank ``root_rank``. Collective.
 
-    :raises HvdliteError: on every rank, with the error of the function or of pickle on that rank.
+    :raises HvdliteError: on every rank, with the error of the function or of pickle on the root.
     """
     data, cause = _pack(function) if topology.rank() == root_rank else (b"", None)
     full = tensor_name("object", name, global_process_set)

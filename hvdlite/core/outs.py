@@ -55,7 +55,7 @@ def are_apart(outs, arrays) -> bool:
 
 
 def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
-    """Return, for each span of memory (start, number of bytes), whether it overlaps another."""
+    """Return for each span of memory (start, number of bytes) whether it overlaps another span."""
     meets, last = [False] * len(spans), -1  # last: index of the earlier span that ends last
     for at in sorted(range(len(spans)), key=lambda i: spans[i]):
         begin, nbytes = spans[at]
@@ -83,6 +83,6 @@ def output_buffer(out, array: np.ndarray):
 def copy_to_output(name: str, result: np.ndarray, out) -> np.ndarray:
     if out is None or out is result:
         return result
-    check_out(name, out, result.shape, result.dtype)  # again: the number of rows is new
+    check_out(name, out, result.shape, result.dtype)  # again, now with the true number of rows
     out[...] = result
     return out

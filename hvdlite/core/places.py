@@ -1,7 +1,7 @@
 """Places: where the ranks of a job without MPI meet.
 
-The variables of a launcher have the place. A program that starts its own ranks tells the ranks the
-place by PyTorch's store, and a job of MXNet's launcher by the store of MXNet's servers.
+Most launchers set variables with the place. A program that starts its own ranks tells the ranks the
+place by PyTorch's store. In a job of MXNet's launcher, MXNet's servers tell the place.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from hvdlite.core import launchers
 from hvdlite.core.launchers import JAX, MXNET, SRUN, TORCHRUN, Launcher
 
 PORT = "HVDLITE_PORT"
-PORTS = 8  # ports that rank 0 tries, one after another; chosen: other programs may use some
+PORTS = 8  # number of ports that rank 0 tries, because other programs may use some; chosen
 # Range of ports for steps of Slurm, below the ports that the kernel assigns to other programs.
 _FIRST_PORT, _PORTS = 15_000, 15_000
 SERVERS = "MXNet's launcher"
@@ -45,7 +45,7 @@ def place_in(environ: Mapping[str, str], with_mpi: bool) -> Place:
     >>> at = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "n7"}
     >>> place_in({**at, "MASTER_PORT": "29500"}, with_mpi=False).ports[:2]
     (29501, 29502)
-    >>> place_in(at, with_mpi=False) == ALONE  # not by torchrun
+    >>> place_in(at, with_mpi=False) == ALONE  # torchrun also sets MASTER_PORT
     True
     """
     environ = _with_torchruns_names(environ) if with_mpi else environ
@@ -110,7 +110,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place:
 
 
 def _by_jax(environ: Mapping[str, str]) -> Place:
-    """Read JAX's variables. Rank 0 gets other ports, because JAX's service may use JAX's port."""
+    """Read JAX's variables. Rank 0 avoids JAX's port, which JAX's own coordinator may use."""
     address, name = environ[JAX.more[0]], f"the PORT of {JAX.more[0]}"
     host, _, port = address.rpartition(":")
     ports = _ports(environ, ports_from(_number({name: port}, name) + 1), name)

@@ -23,12 +23,12 @@ from hvdlite.core.outs import copy_to_output
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.splits import bytes_of_row, rows_of
 
-# limit on the Prepared objects; each takes some KB, and a program may use ever new names
+# limit on the number of Prepared objects: each takes some KB, and a program may keep making names
 _MOST = 1024
 
 
 class _Calls(ModuleState):
-    """The prepared calls, in one dict that is never replaced: ``find`` and the C code keep it."""
+    """The prepared calls, in one dict that is never replaced: ``find`` and C code refer to it."""
 
     def begin(self) -> None:
         self.kept: Dict[tuple, Optional[Prepared]] = {}
@@ -116,7 +116,7 @@ class Prepared:
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Store the number that the process set has in C in this job."""
+        """Store the process set's number in the C library, which a new job changes."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group

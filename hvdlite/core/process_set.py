@@ -8,11 +8,11 @@ from hvdlite.core.native import HvdliteValueError
 
 
 class ProcessSet:
-    """A set of ranks, for the ``process_set=`` of a collective that only its ranks call.
+    """A set of ranks, for the ``process_set=`` of a collective that only these ranks call.
 
     Register it by ``init(process_sets=[...])`` or ``add_process_set``. Arguments such as
     ``root_rank`` use the ranks' numbers in the job; results are in the order of these numbers. Sets
-    may overlap. No set waits for another.
+    may overlap. A collective of one set does not wait for another set.
 
     :param ranks_or_comm: ranks of the job, or an mpi4py communicator that contains this process.
     :raises ValueError: ``ranks_or_comm`` is neither.
@@ -20,7 +20,7 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Union[Sequence[int], Any]) -> None:
         self.process_set_id: Optional[int] = None  # the same on every rank
-        self.ranks: List[int]  # sorted; None: the communicator gives them at registration
+        self.ranks: List[int]  # sorted; None until a set of a communicator is registered
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None

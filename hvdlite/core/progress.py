@@ -31,7 +31,7 @@ def log_progress(what: str, state: Callable[[], str]) -> Iterator[None]:
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:
-    """Log on rank ``root_rank`` how many of the tensors, of these sizes in bytes, are broadcast."""
+    """Log on rank ``root_rank`` how many tensors are broadcast; ``sizes``: the tensors' bytes."""
     if topology.rank() != root_rank:
         return contextlib.nullcontext()
     before = _tensors_done()

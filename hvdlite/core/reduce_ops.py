@@ -6,9 +6,8 @@ from hvdlite.core.lazy_names import OPS
 from hvdlite.core.native import lib
 
 VALUES: Dict[str, int] = {name: getattr(lib, f"HVD_{name.upper()}") for name in OPS}
-NAMES = {
-    VALUES[name]: name for name in sorted(VALUES, key=VALUES.__getitem__)
-}  # by their numbers in C
+# the names of the operations by their numbers in C
+NAMES = {VALUES[name]: name for name in sorted(VALUES, key=VALUES.__getitem__)}
 Sum, Average = lib.HVD_SUM, lib.HVD_AVERAGE
 
 

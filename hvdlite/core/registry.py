@@ -38,8 +38,8 @@ def begin(process_sets: Union[None, str, Sequence[ProcessSet]]) -> None:
 def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
     """Register an earlier job's sets with the ranks' numbers in this job. Collective.
 
-    :param sets: by their ids in the earlier job. A set that some rank lacks is not registered.
-    :param ranks: for each id the ranks that are left, as numbers in this job.
+    :param sets: the earlier job's sets, by their ids there. A set that some rank lacks is dropped.
+    :param ranks: for each id the set's remaining ranks, as numbers in this job.
     """
     everyone = allgather_object(sorted(sets), "process_set")
     for number in sorted(set(everyone[0]).intersection(*everyone)):
@@ -48,7 +48,7 @@ def renumber(sets: Dict[int, ProcessSet], ranks: Dict[int, List[int]]) -> None:
 
 
 def process_set_of(process_set_id: int) -> ProcessSet:
-    """Return the registered process set with that id; raise ValueError if there is none."""
+    """Return the registered process set with this id; raise ValueError if there is none."""
     if whole(process_set_id, "process_set_id", "a process set's number") not in _sets.registered:
         known = ", ".join(map(str, _sets.registered))
         raise ValueError(f"no process set has the id {process_set_id}: expected one of {known}")
@@ -124,7 +124,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def _leave_group(group: int) -> None:
-    """Leave and free a group of the C library. Collective over its ranks."""
+    """Leave and free a group of the C library. Collective over the group's ranks."""
     frameworks.submit_all()
     lib.hvd_leave(group, b"it called remove_process_set()")
     while not lib.hvd_wait_end(group, BRIEFLY):

@@ -13,7 +13,7 @@ from hvdlite.core.native import call, ffi, lib, new_error
 from hvdlite.core.objects import allgather_object
 
 _CAPACITY = 1 << 34  # bytes of address space; a page takes no memory until it is written
-_PAGE = 1 << 16  # bytes: a multiple of every small page
+_PAGE = 1 << 16  # bytes; a multiple of the size of small pages on every system
 _ALIGNMENT = 64  # bytes of a cache line, and of the widest vector register
 
 
@@ -26,7 +26,7 @@ class SharedMemory:
 
     def __init__(self, region, capacity: int) -> None:
         self._region, self._capacity = region, capacity
-        close = lib.hvd_region_close  # this module may be gone when the process ends
+        close = lib.hvd_region_close  # a local name, because `lib` may be gone at the process's end
         memory = ffi.gc(lib.hvd_region_memory(region), lambda _: close(region))
         self._bytes = np.frombuffer(ffi.buffer(memory, capacity), np.uint8)
         self.used = 0
@@ -65,7 +65,7 @@ class SharedMemory:
 
 
 def join(memory: Optional[SharedMemory], owner: str) -> bool:
-    """Map the memory of the host's other ranks; False on all ranks if one fails. Collective."""
+    """Map the memory of the host's other ranks; return False if any rank fails. Collective."""
     number = 1 + owner_number("region")  # the region's number is the same on every rank
     host = own_host().number
     mine = memory and (host, topology.local_rank(), memory._address(), memory.used)
@@ -103,7 +103,7 @@ class HostMemory:
     """
 
     def __init__(self, handle, nbytes: int) -> None:
-        close = lib.hvd_memory_close  # this module may be gone when the process ends
+        close = lib.hvd_memory_close  # a local name, because `lib` may be gone at the process's end
         self.handle = ffi.gc(handle, lambda memory: close(memory))
         self.shared = self._array(lib.hvd_memory_shared(handle), nbytes)
         self.view = self._array(lib.hvd_memory_view(handle), nbytes)
@@ -157,7 +157,7 @@ def host_memory(
         fill(made.shared)
         lib.hvd_memory_collapse(made.handle)
     allgather_object(None, f"memory.{owner}")
-    made.shared[:: mmap.PAGESIZE].max(initial=0)  # reads each page, because the first read is slow
+    made.shared[:: mmap.PAGESIZE].max(initial=0)  # now, because the first read of a page is slow
     return made
 
 

@@ -19,7 +19,7 @@ def bytes_of_row(array: np.ndarray) -> int:
 
 
 def part_shape(shape: Sequence[int], process_set: ProcessSet) -> tuple:
-    """Return the shape of this rank's part in a reducescatter, which refuses a 0-d array later."""
+    """Return the shape of this rank's part of a reducescatter's result; () for a 0-d array."""
     if not shape:
         return ()
     each, longer = divmod(shape[0], process_set.size())
@@ -35,8 +35,8 @@ def split_rows(shape: Sequence[int], splits, name: str, process_set: ProcessSet)
     """
     if not shape:
         raise HvdliteValueError(
-            f"tensor '{name}' is 0-d: expected at least one dimension, since an alltoall splits "
-            "the first one among the ranks"
+            f"tensor '{name}' is 0-d: expected at least one dimension, because an alltoall divides "
+            "the first dimension among the ranks"
         )
     rows, size = shape[0], process_set.size()
     if splits is None:

@@ -2,10 +2,10 @@
 
 Launchers of the second kind are torchrun (all five of its variables must be set), a launcher that
 sets JAX's three variables, Slurm's srun, and MXNet's launch.py. launch.py gives a worker only the
-address of MXNet's scheduler, which then gives the worker its rank. hvdlite uses the variables of
+address of MXNet's scheduler; the scheduler gives the worker its rank. hvdlite uses the variables of
 these launchers if no MPI launcher started the process; with HVDLITE_TRANSPORT=tcp always, with
-HVDLITE_TRANSPORT=mpi never. If hvdlite uses them, or if no launcher is known, neither mpi4py nor a
-libmpi is loaded. The first init() decides this, not an import.
+HVDLITE_TRANSPORT=mpi never. If hvdlite uses these variables, or finds no launcher, it loads neither
+mpi4py nor a libmpi. The first init() decides this, not an import.
 """
 
 from typing import Any, Optional
@@ -22,8 +22,8 @@ class _Start(ModuleState):
     def begin(self) -> None:
         # the place that the program or MXNet's scheduler has chosen
         self.chosen: Optional[Place] = None
-        self.is_decided = False  # the first init() sets it
-        # where the ranks meet, once that is decided; None: the ranks meet over MPI
+        self.is_decided = False  # True after decide(), which the first init() calls
+        # the place that decide() has found; None: the ranks meet over MPI
         self.place: Optional[Place] = None
 
 
@@ -74,7 +74,7 @@ def is_decided() -> bool:
 
 
 def without_mpi() -> Optional[Place]:
-    """Return the place that was decided, or would be decided now; None: the job uses MPI."""
+    """Return the place that decide() has found, or now finds; None: the job uses MPI."""
     return _start.place if _start.is_decided else _find_place()
 
 

@@ -70,7 +70,7 @@ local_rank = _part("local_rank", "Return this process's number on its host, from
 local_size = _part("local_size", "Return the number of processes of the job on this host.")
 cross_rank = _part(
     "cross_rank",
-    "Return this host's number, from 0, among those that have a process of this local rank.",
+    "Return this host's number, from 0, among the hosts that have a process of this local rank.",
 )
 cross_size = _part(
     "cross_size", "Return the number of hosts that have a process of this local rank."

@@ -20,7 +20,7 @@ class World(Protocol):
         return self.allgather(number)
 
     def allgather(self, value: Any) -> List[Any]:
-        """Return each rank's value: numbers, texts, None, and lists of them. Collective."""
+        """Return each rank's value: a number, a text, None, or a list of values. Collective."""
 
     def barrier(self) -> None:
         """Wait until all ranks have called this. Collective."""
@@ -52,7 +52,7 @@ class World(Protocol):
         """Return a value that identifies the processes of this job, for :meth:`ranks_of`."""
 
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
-        """Return the rank in this job of each of another job's members; None: not in this job."""
+        """Return for each member of another job its rank in this job; None: it is not a member."""
 
     def leave(self, sound: bool) -> None:
         """Free the world's resources, after the C library has closed the job.
