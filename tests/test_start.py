@@ -27,7 +27,7 @@ BEGINNINGS = {
         "MPI.Finalize(); print('SAID', hvd.is_initialized())\n"
         "try: hvd.init()\nexcept hvd.HvdliteError as error: print('SAID', error)",
         ["False", "init(): MPI.Finalize() has been called, and MPI can't start again: call "
-         "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
+         "MPI.Finalize() after the last use of hvdlite, or never: hvdlite finalizes MPI when "
          "Python exits"],
     ),
     "begun by mpi4py": ("from mpi4py import MPI\n" + HVD + "hvd.init(); hvd.init()\n" + SUM, []),

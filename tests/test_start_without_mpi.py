@@ -113,7 +113,7 @@ WRONG = {
     "JAX_COORDINATOR_ADDRESS=n:9": "JAX: JAX_PROCESS_ID=2, JAX_NUM_PROCESSES=2: expected a rank",
     "HVDLITE_HOST_TIMEOUT_SECONDS=-1": "HVDLITE_HOST_TIMEOUT_SECONDS is '-1': expected a number of",
     "HVDLITE_ELASTIC_TIMEOUT_SECONDS=10m": "HVDLITE_ELASTIC_TIMEOUT_SECONDS is '10m': expected",
-    "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: others may read it",
+    "HVDLITE_SECRET_FILE=/etc/passwd": "HVDLITE_SECRET_FILE is /etc/passwd: other users may read",
     "HVDLITE_SECRET_FILE=/nowhere": "HVDLITE_SECRET_FILE is /nowhere: No such file or directory",
 }
 

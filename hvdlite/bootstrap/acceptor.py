@@ -19,10 +19,10 @@ from hvdlite.bootstrap.values import send
 from hvdlite.core.log import logger
 
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
-CONNECT_SECONDS = 3.0  # time limit of one attempt and of a send; chosen: fits one lost SYN (1 s)
+CONNECT_SECONDS = 3.0  # limit of an attempt to connect, and of a send: a lost SYN takes 1 s; chosen
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
-# limit on connections without a proof of identity, in addition to one for each expected rank; a
-# further connection makes the acceptor close the oldest of them
+# Limit on open connections without a proof of identity, beyond one for each expected rank. At the
+# limit, a new connection makes the acceptor close the oldest of these connections.
 MOST_PENDING = 64
 MOST_LINES = 5  # limit on the lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left
@@ -98,13 +98,13 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # false for a connection that was just refused
+        elif connection in self.peers.values():  # not if an earlier event has closed the connection
             self._look_after(connection)
 
     def _admit(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        # the peer has closed the connection; or no descriptor is left, and it stays in the queue
+        # the peer has closed the connection, or no descriptor is left for it
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(NO_DESCRIPTORS_SECONDS)
@@ -114,7 +114,7 @@ class Acceptor:
         self._pending[connection] = PendingPeer(connection, self._own, self._key, deadline)
         self._selector.register(connection, selectors.EVENT_READ)
         if len(self._pending) > MOST_PENDING + len(self._expected):
-            self._turn_away(next(iter(self._pending.values())), "too many connect at once")
+            self._turn_away(next(iter(self._pending.values())), "too many peers connect at once")
 
     def _receive(self, pending: PendingPeer) -> None:
         try:
@@ -130,13 +130,14 @@ class Acceptor:
         if hello.purpose == ENDED and self._own.purpose != ENDED:
             raise ended_without(hello.rank)
         if hello.purpose == ENDED:
-            # both ranks end without init(), so neither is an error for the other
+            # this rank ends without calling init(), too, so the peer's end is no error
             hello = hello._replace(purpose=EXCHANGE)
         peer, why = (hello.purpose, hello.rank), ""
         if hello[2:] != self._own[2:]:
             job = "a job of {} ranks (init() number {}, version {})"
             theirs, own = job.format(*hello[2:]), job.format(*self._own[2:])
-            why = f"rank {hello.rank} expects {theirs}, but this rank is in {own}"
+            why = f"rank {hello.rank} expects {theirs}, but this rank is in {own}: start all ranks "
+            why += "by one launcher, or give all of them the same variables"
         elif peer not in self._expected or peer in self.peers:
             why = f"rank {hello.rank} is connected already, or is not expected here"
         if why:
@@ -147,8 +148,8 @@ class Acceptor:
         self.peers[peer] = pending.connection
 
     def _look_after(self, connection: socket.socket) -> None:
-        """Raise if this readable connection's peer has ended; leave data for the next exchange."""
-        # the handshake has told the peer that this rank ends; nothing else matters
+        """Raise if the peer of a readable connection has ended; leave data to the next exchange."""
+        # the handshake has told the peer that this rank ends; the peer's end does not matter
         if self._own.purpose == ENDED:
             self._selector.unregister(connection)
             return
@@ -215,7 +216,7 @@ class Patient:
     def connect(self, where: Tuple[Any, ...]) -> None:
         """Connect; afterwards a send may block for at most CONNECT_SECONDS.
 
-        :raises OSError: no process listens there, or the host does not answer in time.
+        :raises OSError: no process listens at ``where``, or the host does not answer in time.
         """
         self._connection.setblocking(False)
         error = self._connection.connect_ex(where)
@@ -250,7 +251,7 @@ class Patient:
 def reach(
     host: str, ports: Iterable[int], own: Hello, key: bytes, poll: Callable[[], None]
 ) -> Tuple[socket.socket, Hello]:
-    """Wait until a rank listens at one of the ports, and connect; return connection and hello.
+    """Wait until a rank listens at one of the ports; return the connection and the rank's hello.
 
     :param poll: called repeatedly; an exception that ``poll`` raises ends the attempts.
     """

@@ -11,15 +11,15 @@ from hvdlite.core.native import RANK_LEFT, STALLED, HvdliteError, RankFailedErro
 
 def ended(rank: int) -> RankFailedError:
     """Return the error about a rank that called init() and died before the job began."""
-    text = f"init(): rank {rank} ended while the job was starting"
+    text = f"init(): rank {rank} ended while the job was starting: its own output says why"
     return RankFailedError(text, ranks=(rank,))
 
 
 def kept_apart(own: int, other: int, waited: float) -> RankFailedError:
     """Return the error about a rank that rank 0 can reach but this rank can't."""
     text = (
-        f"init(): rank {own} got no connection with rank {other} within {waited:.0f} s, but "
-        "other ranks have one: a firewall or a broken network keeps the two ranks apart"
+        f"init(): rank {own} could not connect to rank {other} within {waited:.0f} s, but other "
+        "ranks could: a firewall or a broken network keeps the two ranks apart"
     )
     return RankFailedError(text, ranks=(other,))
 
@@ -58,7 +58,7 @@ class Arrivals:
             raise HvdliteError(text, kind=STALLED, ranks=tuple(self._missing()[:8]))
         if now >= self._warns:
             self._warns = float("inf")
-            # of the ranks that know of each other, only the lowest warns
+            # one warning is enough: the lowest rank that is known to be in init() warns
             if self._rank == min(self.arrived):
                 logger.warning("%s", self._text(waited))
 

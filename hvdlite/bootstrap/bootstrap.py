@@ -9,7 +9,7 @@ from hvdlite.core.world import World
 class Bootstrap(Protocol):
     """How the ranks of a job meet: by MPI, or by sockets. A process has one such object.
 
-    The methods that only return here are defaults, which do nothing.
+    Methods whose body is ``return`` do nothing unless a subclass overrides them.
     """
 
     transport: str
@@ -18,8 +18,8 @@ class Bootstrap(Protocol):
         """Prepare to join a job; watch the launcher, so that this process ends with the launcher.
 
         :param comm: the argument of init().
-        :raises HvdliteError: this process can't be in a job; or it was started as one of several
-            processes and knows none of the others.
+        :raises HvdliteError: this process can't be in a job; or a launcher started this process as
+            one of several, but did not tell this process about the others.
         """
 
     def join(
@@ -35,10 +35,10 @@ class Bootstrap(Protocol):
         return
 
     def has_others(self) -> bool:
-        """Return True if other processes may wait for this one."""
+        """Return True if other processes may wait for this process."""
 
     def rank(self) -> int:
-        """Return this process's number among those that were started together."""
+        """Return this process's number among the processes that were started together."""
 
     def report_end(self) -> None:
         """Tell ranks that wait in init(), now or soon, that this process ends without calling
@@ -49,4 +49,4 @@ class Bootstrap(Protocol):
         return
 
     def end_all(self, code: int, patience: float) -> None:
-        """End or notify the others within ``patience`` seconds, and end this process."""
+        """End or notify the other ranks within ``patience`` seconds, and end this process."""

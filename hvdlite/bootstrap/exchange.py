@@ -11,11 +11,11 @@ from hvdlite.bootstrap.arrivals import Arrivals, ended, ended_without
 from hvdlite.bootstrap.handshake import ENDED, EXCHANGE, Hello, key_of
 from hvdlite.bootstrap.values import receive, send
 from hvdlite.core import places
-from hvdlite.core.limits import LIMIT, limit_of
+from hvdlite.core.limits import INIT, LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
-WARN_SECONDS = 5.0  # seconds until a rank prints for whom it waits; chosen
-GRACE_SECONDS = 10.0  # rank 0 gives up this much earlier, because its error names missing ranks
+WARN_SECONDS = 5.0  # seconds until a waiting rank prints which ranks are missing; chosen
+GRACE_SECONDS = 10.0  # rank 0 gives up this much earlier: only its error names the missing ranks
 
 
 class Exchange:
@@ -60,7 +60,7 @@ class Exchange:
                 connection.settimeout(self._timeout)
             if not something:
                 raise ended(rank)
-            # between two calls rank 0 sends only errors, which receive() raises
+            # unasked, rank 0 sends only errors, which receive() raises
             if self.rank:
                 self.receive(0)
 
@@ -90,7 +90,8 @@ class Exchange:
             # the kernel has ended the connection because the other host is silent
             if error.errno == errno.ETIMEDOUT:
                 raise ended(rank) from None
-            text = f"init(): rank {rank} has not answered for {self._timeout:g} s"
+            text = f"init(): rank {rank} has not answered for {self._timeout:g} s. "
+            text += f"To wait longer, set {INIT}"
             raise HvdliteError(text, kind=STALLED, ranks=(rank,)) from None
         except OSError:
             raise ended(rank) from None
@@ -126,7 +127,7 @@ def _arrivals(rank: int, size: int, patience: float) -> Arrivals:
 
 
 def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) -> Exchange:
-    """Connect to the other ranks at rank 0's port, when all ranks are in init().
+    """Wait until all ranks are in init(), and connect rank 0 with each other rank.
 
     :param informed: ranks to which :func:`report_end` need not report this rank's end; this
         function adds ranks.
@@ -184,11 +185,12 @@ def _rank0_listener(place: places.Place) -> socket.socket:
         addresses = list(dict.fromkeys(str(each[4][0]) for each in entries))
     except OSError as error:
         raise HvdliteError(
-            f"init(): rank 0 can't find the address of its host '{place.host}': {error}"
+            f"init(): rank 0 can't find the address of its host '{place.host}': {error}: give the "
+            "launcher a name or address that rank 0's host knows"
         ) from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # only on this host the name means the loopback address
+        addresses = []  # other hosts resolve this host's name to another address
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:
@@ -208,7 +210,7 @@ def report_end(place: places.Place, joined: int, seconds: float, informed: Set[i
     :return: True if all ranks know that this process ends.
     """
     hello, key = Hello(ENDED, place.rank, place.size, joined), key_of(place.job)
-    seconds = max(seconds, RETRY_SECONDS[0])  # not 0, which would mean no limit
+    seconds = max(seconds, RETRY_SECONDS[0])  # 0 means no limit in Arrivals
     ends = Arrivals(place.rank, place.size, seconds, seconds)
     try:
         if not place.rank:

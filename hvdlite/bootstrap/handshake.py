@@ -48,10 +48,14 @@ class Hello(NamedTuple):
         return _HELLO.pack(_MAGIC, *about, os.urandom(16))
 
 
+_FOREIGN = "the peer does not speak hvdlite's protocol"
+_WRONG_KEY = "the peer has another key, or belongs to another job"
+
+
 def _unpack(data: bytes) -> Hello:
     magic, version, purpose, rank, size, joined, _ = _HELLO.unpack(data)
     if magic != _MAGIC:
-        raise Stranger("it does not speak hvdlite's protocol")
+        raise Stranger(_FOREIGN)
     return Hello(purpose, rank, size, joined, version)
 
 
@@ -68,9 +72,11 @@ def key_of(job: str) -> bytes:
         except OSError as error:
             raise ValueError(f"{SECRET_FILE} is {path}: {error.strerror}") from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ValueError(f"{SECRET_FILE} is {path}: others may read it: run `chmod 600` on it")
+            raise ValueError(
+                f"{SECRET_FILE} is {path}: other users may read this file: run `chmod 600` on it"
+            )
         if not secret:
-            raise ValueError(f"{SECRET_FILE} is {path}: the file is empty")
+            raise ValueError(f"{SECRET_FILE} is {path}: the file is empty: write a secret to it")
     return hmac.new(secret, f"hvdlite {job}".encode(), hashlib.sha256).digest()
 
 
@@ -92,18 +98,17 @@ def introduce(connection: Any, own: Hello, key: bytes) -> Hello:
         connection.sendall(_proof(key, b"client", client, server))
         proof = receive_bytes(connection, _PROOF)
     except ConnectionError:
-        raise Stranger(
-            "it refuses this rank: it has another key, or belongs to another job"
-        ) from None
+        raise Stranger(f"the peer refuses this rank: {_WRONG_KEY}") from None
     if not hmac.compare_digest(proof, _proof(key, b"server", client, server)):
-        raise Stranger("it has another key, or belongs to another job")
+        raise Stranger(_WRONG_KEY)
     if other.version != VERSION:
-        raise Stranger(f"it has version {other.version} of the handshake, this rank has {VERSION}")
+        versions = f"version {other.version} of the handshake, but this rank has version {VERSION}"
+        raise Stranger(f"the peer has {versions}: install one version of hvdlite on all hosts")
     return other
 
 
 class PendingPeer:
-    """An accepted connection whose peer has not proved its identity yet. Never blocks."""
+    """An accepted connection whose peer has not proved its identity yet. No method blocks."""
 
     def __init__(self, connection: socket.socket, own: Hello, key: bytes, deadline: float) -> None:
         self.connection, self.deadline = connection, deadline
@@ -113,16 +118,16 @@ class PendingPeer:
     def receive(self) -> Any:
         """Read what has arrived; return the peer's Hello, or None until the peer has sent a proof.
 
-        :raises Stranger: the peer is not of this job.
+        :raises Stranger: the peer does not belong to this job.
         :raises OSError: the connection is broken.
         """
         want = _PROOF if self._client else _HELLO.size
         data = self.connection.recv(want - len(self._received))
         if not data:
-            raise Stranger("it has closed the connection")
+            raise Stranger("the peer has closed the connection")
         self._received += data
         if not self._client and not _MAGIC.startswith(self._received[: len(_MAGIC)]):
-            raise Stranger("it does not speak hvdlite's protocol")
+            raise Stranger(_FOREIGN)
         if len(self._received) < want:
             return None
         received, self._received = self._received, b""
@@ -135,6 +140,6 @@ class PendingPeer:
     def _check(self, proof: bytes) -> Hello:
         hellos = (self._client, self._server)
         if not hmac.compare_digest(proof, _proof(self._key, b"client", *hellos)):
-            raise Stranger("it has another key, or belongs to another job")
+            raise Stranger(_WRONG_KEY)
         self.connection.sendall(_proof(self._key, b"server", *hellos))
         return _unpack(self._client)

@@ -25,7 +25,7 @@ _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: mill
 
 
 class HostWatch:
-    """Watches the other hosts: the lowest rank of each host watches, and tells its host's ranks.
+    """Watches the other hosts: the lowest rank of a host does so, and tells the host's other ranks.
 
     :param lose: called repeatedly, in a thread, with each lost host's name and all lost ranks.
     """
@@ -67,7 +67,7 @@ class HostWatch:
             self._changed.wait(self._pause)
             self._changed.clear()
             now = time.monotonic()
-            # this process was stopped, so silence counts only from now on
+            # this process was stopped meanwhile, so count silence only from now on
             if now - last > self._limit / 2:
                 self._since = now
             last = now
@@ -96,7 +96,7 @@ class HostWatch:
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Note the lost hosts that this host's lowest rank sends; ignore other hosts' bytes."""
+        """Note lost hosts that the lowest rank of this host reports; ignore other hosts' bytes."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):

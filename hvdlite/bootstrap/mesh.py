@@ -24,7 +24,7 @@ class Mesh(NamedTuple):
     lowest: List[int]  # for each rank, the lowest rank of the same host
     data: List[int]
     messages: List[int]
-    watch: List[int]  # among the lowest ranks of the hosts, and from each to its host's ranks
+    watch: List[int]  # between hosts' lowest ranks, and from each of them to its host's ranks
     hosts: List[str]  # the names of the ranks' hosts
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
@@ -58,7 +58,7 @@ def close(mesh: Mesh) -> None:
 
 
 def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return duplicates of the streams, by rank; to shut down one ends waits on the original."""
+    """Return duplicates of the streams, by rank: shutting down one ends waits on the original."""
     return {
         rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))
@@ -84,7 +84,7 @@ def _fill(
 
     def poll() -> None:
         waited = time.monotonic() - wait.began
-        if waited > patience / 2:  # early, because another rank may give up first
+        if waited > patience / 2:  # not later, because another rank may give up first
             exchange.unreached = missing()
         exchange.poll()
         wait.poll()
@@ -120,7 +120,7 @@ def _kinds(lowest: List[int], lower: int, higher: int) -> Tuple[int, ...]:
 
 
 def _address(exchange: Exchange, lowest: List[int]) -> Optional[str]:
-    """Return the address at which other hosts reach this host; None: rank 0's address."""
+    """Return the address at which other hosts reach this host; None: the address of rank 0."""
     wanted = networks(os.environ)
     if wanted:
         return address_on(wanted)

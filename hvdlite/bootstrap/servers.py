@@ -32,14 +32,14 @@ def serve() -> None:
 def rendezvous(patience: float) -> None:
     """Connect to the scheduler as one of the workers. Collective among the workers.
 
-    Under hvdliterun do nothing, because hvdliterun tells each worker where the others are.
+    Under hvdliterun do nothing, because hvdliterun tells each worker where the other workers are.
 
     :param patience: seconds; 0: no limit.
-    :raises HvdliteError: workers are missing after that time; MXNet can't be imported.
+    :raises HvdliteError: workers are missing after ``patience``; MXNet can't be imported.
     """
     _warn_of_tracker()
     if places.is_of_servers(member.own_environment()) and not agent_protocol.by_an_agent():
-        _import("learns from MXNet's scheduler where the others are", _MODULE)
+        _import("learns from MXNet's scheduler where the other workers are", _MODULE)
         place = sys.modules[_MODULE].rendezvous(patience)
         known = start.without_mpi()
         if known is not None and known.launcher == places.SERVERS:
@@ -47,7 +47,7 @@ def rendezvous(patience: float) -> None:
 
 
 def _warn_of_tracker() -> None:
-    """Warn, on one worker, that dmlc's tracker does not end with a job without servers."""
+    """Warn, on one worker, that dmlc's tracker waits on after a job without servers has ended."""
     of_tracker = os.environ.get("DMLC_ROLE") == "worker" and "DMLC_TRACKER_URI" in os.environ
     is_first = all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
     if of_tracker and is_first and "DMLC_PS_ROOT_URI" not in os.environ:
@@ -72,7 +72,7 @@ def _import(what: str, name: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        text = f"init(): this process {what}, and MXNet cannot be imported: {error}. {_way_out()}"
+        text = f"init(): this process {what}, but MXNet cannot be imported: {error}. {_way_out()}"
         raise HvdliteError(text) from error
 
 

@@ -54,7 +54,7 @@ def refuse_if_one_of_several(why: str) -> None:
     The nearest launcher counts, because a script under `srun -n 4` may start `mpirun -n 1`. A batch
     script of Slurm is one process and not a step, whatever number of tasks its job has.
 
-    :param why: why this process seems to be a job of one rank, for the error.
+    :param why: why this process is a job of one rank; the error quotes this text.
     :raises HvdliteError: names the launcher's variables, and what to do.
     """
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
@@ -78,9 +78,8 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
         return None
     size = _in_cluster() if launcher is launchers.TENSORFLOW else _number(launcher.size)
     size = max(size, _number(launcher.rank) + 1)
-    if size < 1 or (
-        launcher is launchers.TORCHRUN and agent_protocol.by_an_agent()
-    ):  # hvdliterun has set RANK, not torchrun
+    # under an agent, hvdliterun has set RANK, not torchrun
+    if size < 1 or (launcher is launchers.TORCHRUN and agent_protocol.by_an_agent()):
         return None
     try:
         distance = len(processes.with_own(launcher.rank))

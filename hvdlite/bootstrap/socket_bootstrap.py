@@ -20,8 +20,8 @@ from hvdlite.machine.processes import stat_of
 # A process that ends without calling init() tries to tell the ranks that wait in init(). All ranks
 # started together, so the process tries for as long as it has run, within these limits in seconds:
 ENDED_SECONDS = (1.0, 10.0)
-# Ranks that are started together call init() within this time. If no launcher would end the ranks,
-# a failed rank stays for this time to tell the ranks that connect.
+# Ranks that are started together call init() within this time. If no launcher ends the other ranks,
+# a failed rank stays for this time to tell its failure to ranks that connect.
 START_SECONDS = 60.0
 
 
@@ -55,7 +55,8 @@ class SocketBootstrap(Bootstrap):
                 "hvdlite.init() in the process that the launcher has started"
             )
         if _place() == places.ALONE:
-            singleton_check.refuse_if_one_of_several("nobody has told it where the others are")
+            why = "has not told this process where the others are"
+            singleton_check.refuse_if_one_of_several(f"the launcher {why}")
         if _by_torchrun() or _place().launcher == "srun" or agent_protocol.by_an_agent():
             orphan.watch()
 
@@ -103,7 +104,7 @@ class SocketBootstrap(Bootstrap):
         # torchrun ends the others, so a failed first attempt to tell them is enough.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
-            text = "init(): rank %d has failed, and waits %.0f s to tell this to ranks that connect"
+            text = "init(): rank %d has failed; it stays %.0f s to tell other ranks that connect"
             logger.warning(text, _place().rank, more)
             self._tell(more)
         os._exit(code)

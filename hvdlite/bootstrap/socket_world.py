@@ -40,11 +40,9 @@ class SocketWorld(World):
     """
 
     def __init__(
-        self,
-        met: exchange.Exchange,
-        numbers: Optional[List[int]] = None,
+        self, met: exchange.Exchange, numbers: Optional[List[int]] = None,
         patience: float = math.inf,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.size = met.rank, met.size
         self._exchange, self._numbers = met, numbers or list(range(met.size))
         self._mesh: Optional[mesh.Mesh] = None
@@ -52,7 +50,7 @@ class SocketWorld(World):
         self.watch: Optional[HostWatch] = None
         self._opened = 0
         # Duplicates of the streams. Until hvd_init_sockets returns, hvd_lose_host blocks, so _lose
-        # shuts these down to end waits for a lost host.
+        # shuts the duplicates down to end waits for a lost host.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
@@ -143,7 +141,7 @@ class SocketWorld(World):
             self._exchange.tell_of(error)
 
     def close_in_child(self) -> None:
-        """In a forked child: close all connections; otherwise they would outlive the parent."""
+        """In a forked child: close all connections, so that they end with the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)
         self._close_doubles()

@@ -20,7 +20,7 @@ def receive_bytes(connection: Any, size: int) -> bytes:
     while len(data) < size:
         more = connection.recv(min(size - len(data), 1 << 16))
         if not more:
-            raise ConnectionResetError("it has closed the connection")
+            raise ConnectionResetError("the peer has closed the connection")
         data += more
     return bytes(data)
 

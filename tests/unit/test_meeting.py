@@ -95,7 +95,7 @@ def flood(address, place):
 
 def other_key(address, place):
     hello = handshake.Hello(handshake.EXCHANGE, 1, 3, 0)
-    with pytest.raises(handshake.Stranger, match="refuses this rank: it has another key"):
+    with pytest.raises(handshake.Stranger, match="refuses this rank: the peer has another key"):
         handshake.introduce(socket.create_connection(address), hello, b"guessed")
 
 
@@ -232,7 +232,7 @@ def test_ranks_meet_only_with_the_same_secret(monkeypatch, tmp_path):
     file.write_bytes(b"s3cret\n")
     monkeypatch.setenv(handshake.SECRET_FILE, str(file))
     file.chmod(0o640)
-    with pytest.raises(ValueError, match="others may read it: run `chmod 600`"):
+    with pytest.raises(ValueError, match="other users may read this file: run `chmod 600`"):
         handshake.key_of(JOB)
     file.chmod(0o600)
     kept = handshake.key_of(JOB)

@@ -1,4 +1,4 @@
-"""How ranks meet over MPI. Its modules call MPI only by the functions of core/mpi.py.
+"""How ranks meet over MPI. The modules here call MPI only by the functions of core/mpi.py.
 
 mpi4py initializes MPI at its import, unless ``mpi4py.rc.initialize`` is False; a script may also
 call ``MPI.Init_thread()`` and ``MPI.Finalize()`` itself. Otherwise ``init()`` initializes MPI, and

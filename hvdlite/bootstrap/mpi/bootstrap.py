@@ -61,11 +61,11 @@ class MPIBootstrap(Bootstrap):
         meeting.report_end()
 
     def end_by(self, until: float, code: int, message: str) -> None:
-        """Limit MPI_Finalize. The launcher ends the ranks if this one ends without MPI_Finalize."""
+        """Limit MPI_Finalize: at ``until`` this process ends, and the launcher ends the others."""
         _life.limit = _life.limit or (until, code, message)
 
     def end_all(self, code: int, patience: float) -> None:
-        """End all ranks. Open MPI 5's mpirun ends them if one ends without MPI_Finalize.
+        """End all ranks. Open MPI 5's mpirun ends all if one rank ends without MPI_Finalize.
 
         MPI_Abort would crash or hang this mpirun if another rank waits in MPI_Finalize. MPI_Abort
         is necessary in a job with MPI's fault tolerance, which survives the end of a rank, and if
@@ -94,7 +94,7 @@ def _begin() -> None:
     if mpi.is_finalized():
         raise HvdliteError(
             "init(): MPI.Finalize() has been called, and MPI can't start again: call "
-            "MPI.Finalize() after the last use of hvdlite, or don't call it: MPI is finalized when "
+            "MPI.Finalize() after the last use of hvdlite, or never: hvdlite finalizes MPI when "
             "Python exits"
         )
     if not mpi.is_initialized():
@@ -104,7 +104,7 @@ def _begin() -> None:
 
 
 def end() -> None:
-    """As the last exit function: finalize MPI if hvdlite initialized it or end_by() was called."""
+    """Finalize MPI if hvdlite initialized MPI or end_by() was called. The last exit function."""
     if not _is_running() or not (_life.initialized or _life.limit):
         return
     until, code, message = _life.limit or (float("inf"), 0, "")

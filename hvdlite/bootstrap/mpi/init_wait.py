@@ -1,7 +1,7 @@
 """Prints which ranks are missing while MPI_Init waits for all ranks.
 
-MPI_Init holds Python's global lock, so no thread of this process could print. So this module starts
-a shell, which runs this file if MPI_Init takes longer than SECONDS. The shell ends with this
+MPI_Init holds Python's global lock, so no thread of this process can print. Therefore this module
+starts a shell, which runs this file if MPI_Init takes longer than SECONDS. The shell ends with this
 process. A rank in MPI_Init shows its arrival by a socket whose name contains the rank.
 """
 
@@ -28,7 +28,7 @@ def reporting() -> Iterator[None]:
         yield
         return
     with socket.socket(socket.AF_UNIX) as sign:
-        with contextlib.suppress(OSError):  # other ranks report this rank as missing
+        with contextlib.suppress(OSError):  # without the socket, a report calls this rank missing
             sign.bind(_name(job, rank))
         with _shell() if os.environ.get(_LOCAL, "0") in "01" else contextlib.nullcontext():
             yield
@@ -40,7 +40,7 @@ def _shell() -> Iterator[None]:
     command = ["sh", "-c", _SHELL, SECONDS, sys.executable, "-S", __file__]
     from_pipe = [(os.POSIX_SPAWN_DUP2, read, 0)]
     pid = 0
-    with contextlib.suppress(OSError):  # there is no shell, as in some containers
+    with contextlib.suppress(OSError):  # some containers have no shell
         pid = os.posix_spawn("/bin/sh", command, os.environ, file_actions=from_pipe)
     os.close(read)
     try:

@@ -7,11 +7,11 @@ from hvdlite.bootstrap.arrivals import Arrivals, ended_without
 from hvdlite.bootstrap.mpi.world import MPIWorld
 from hvdlite.core import mpi
 
-# A rank that waits in init() reports its arrival. In a job of at most _FEW ranks it tells all
-# ranks after SOON_SECONDS; in a larger job it tells rank 0 then, and all ranks after ASK_SECONDS.
+# A rank that waits in init() reports its arrival. In a job of at most _FEW ranks it tells all ranks
+# after SOON_SECONDS; in a larger job rank 0 after SOON_SECONDS and all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64  # chosen; with more ranks, messages from all to all would delay the start
-ANSWER_SECONDS = 2.0  # seconds until those messages have arrived, on a busy host, too; chosen
+ANSWER_SECONDS = 2.0  # seconds in which the reports arrive, even on a busy host; chosen
 
 
 def is_alone(comm: Any) -> bool:
@@ -56,7 +56,7 @@ def _create_comm(ranks: List[int]) -> Any:
 def _wait_for_all(ranks: mpi.Communicator, patience: float) -> None:
     """Wait until all these ranks are in init().
 
-    :raises HvdliteError: a rank has ended without calling init(). MPI would wait for it forever.
+    :raises HvdliteError: a rank has ended without calling init(), so MPI would wait forever.
     """
     have_all_arrived, everyone = ranks.begin_barrier(), mpi.Communicator()
     numbers = everyone.ranks_of(ranks.members())
@@ -71,7 +71,7 @@ def _wait_for_all(ranks: mpi.Communicator, patience: float) -> None:
 
 
 class ArrivalMessages:
-    """Messages that tell a rank that waits long which ranks are in init()."""
+    """Messages by which the ranks that wait in init() learn which ranks are in init()."""
 
     def __init__(self, ranks: mpi.Communicator, limit: float) -> None:
         self._ranks = ranks

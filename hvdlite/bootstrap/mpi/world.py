@@ -22,7 +22,7 @@ class MPIWorld(mpi.Communicator, World):
     def init(self) -> None:
         limit = limits.limit_of(limits.INIT) or float("inf")
         message = f"hvdlite: rank {self.rank} ends the job: ranks are missing after {limit:.0f} s\n"
-        with limit_call(limit, 1, message):  # normally short, because all ranks are in init()
+        with limit_call(limit, 1, message):  # usually a short wait: all ranks are in init() already
             call(lib.hvd_init, by_mpi(self.comm))
 
     def open(self, ranks: List[int]) -> Optional[int]:
@@ -36,7 +36,8 @@ class MPIWorld(mpi.Communicator, World):
 
     def _limit_opening(self, ranks: Sequence[int]) -> ContextManager[None]:
         """Limit the block's time, because MPI waits forever for a rank that is stopped."""
-        message = f"\nhvdlite: rank {self.rank} ends the job: MPI waits for that rank forever\n"
+        why = "MPI waits for a rank that does not answer"
+        message = f"\nhvdlite: rank {self.rank} ends the job: {why}\n"
         return limit_call(limits.limit_of(limits.EXIT), 1, message, list(ranks))
 
     def check_groups(self) -> None:
