@@ -31,8 +31,8 @@ def run(function: Callable) -> Callable:
         train(hvd.elastic.GluonState(net=net, trainer=trainer, epoch=0))
 
     The function's first argument is a :class:`State`. Before each call of the function, ``run``
-    calls ``state.sync()``. If a rank dies, the next collective raises on all other ranks. They
-    restore the newest commit that any of them has, and ``run`` calls the function again. Training
+    calls ``state.sync()``. If a rank dies, the next collective raises on all other ranks. These
+    ranks restore the newest commit of all of them, and ``run`` calls the function again. Training
     ends when the function has returned on all remaining ranks.
 
     Under ``hvdliterun --elastic`` the launcher starts a replacement for each dead rank. The
@@ -115,7 +115,7 @@ class _Training:
         self._has_state = True
         result = self._function()
         frameworks.wait_all()
-        # wait until the function returns on all ranks; all raise if a rank still submits tensors
+        # wait until the function returns on all ranks; if a rank still submits tensors, all raise
         nothing = np.empty(0, np.uint8)
         name = "end of the function of hvd.elastic.run"
         run_collective(lib.HVD_ALLREDUCE, name, nothing, nothing, op=Sum, last=1)

@@ -24,8 +24,8 @@ class ElasticSampler:
 
     The order depends only on ``seed`` and the epoch. A state restores the sampler to the last
     commit. When ranks have died or joined, the sampler divides the samples that no rank has used in
-    this epoch among the ranks. If these do not divide evenly, the first of them are repeated, so
-    that all ranks have the same number; with ``drop_last`` the last of them are left out instead.
+    this epoch among the ranks. If these samples do not divide evenly, the first of them are
+    repeated; with ``drop_last`` the last of them are left out instead.
 
     :param dataset: an object with a length, or the length itself.
     :param shuffle: False: the order is 0, 1, 2, ... in every epoch.

@@ -27,7 +27,7 @@ _REMEDY = "Give the states of all ranks the same values, and samplers the same a
 class HostsUpdatedInterrupt(RuntimeError):
     """``commit`` raises this on all ranks when replacements join; ``run`` catches it.
 
-    :param skip_sync: Horovod's argument; True: the ranks that raise this need no new values.
+    :param skip_sync: Horovod's argument; True: the ranks that raise this error need no new values.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -38,9 +38,9 @@ class HostsUpdatedInterrupt(RuntimeError):
 class State:
     """Base class of values that :func:`hvdlite.elastic.run` restores from a commit.
 
-    Subclasses have three methods. ``save()`` copies what training changes. ``restore()`` restores
-    the copy after a death. ``sync()`` makes values equal on all ranks at the start, after a death,
-    and when replacements have joined.
+    A subclass has three methods. ``save()`` copies what training changes. ``restore()`` restores
+    the copy after a death. ``sync()`` makes the values equal on all ranks: at the start, after a
+    death, and when replacements have joined.
     """
 
     def __init__(self) -> None:
@@ -96,10 +96,10 @@ class State:
 
 
 class Part:
-    """Copies and restores one kind of value. This class replaces a value by a copy of it."""
+    """Copies and restores one kind of value. This class replaces the object by a copy."""
 
     def save(self, value) -> Any:
-        """Return a copy, which can be pickled, of everything in the value that training changes."""
+        """Return a copy of everything in the value that training changes; it can be pickled."""
         return copy.deepcopy(value)
 
     def restore(self, value, saved) -> Any:
@@ -107,7 +107,7 @@ class Part:
         return copy.deepcopy(saved)
 
     def own(self, value) -> Any:
-        """Return a copy of what differs between ranks: the compression residuals."""
+        """Return a copy of the compression residuals, which differ between ranks."""
         gradients = self._gradients(value)
         return gradients.left_out() if gradients else {}
 
@@ -149,7 +149,7 @@ class ObjectState(State):
     A value with ``state_dict`` and ``load_state_dict``, such as an :class:`ElasticSampler`, stays
     the same object. If it has a method ``reset``, the state calls it when the ranks have changed.
 
-    :param bcast_object: ignored, like ``get_rank``: arguments of Horovod.
+    :param bcast_object: ignored, as is ``get_rank``: both are Horovod's arguments.
     :param values: the values by name; the names are the same on every rank.
     """
 
@@ -182,8 +182,8 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the newest commit that any rank has; without commits, rank 0's values.
 
-        :raises hvdlite.HvdliteError: on all ranks, if the names of their values differ, or the
-            arguments of their samplers.
+        :raises hvdlite.HvdliteError: on all ranks, if names of values or arguments of samplers
+            differ between ranks.
         """
         values = [(name, getattr(self, name)) for name in self._parts]
         names = [f"{name}={v!r}" if isinstance(v, ElasticSampler) else name for name, v in values]
@@ -206,7 +206,7 @@ class ObjectState(State):
             part.restore_own(getattr(self, name), self._kept.get(name))
 
     def _copy_values(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Return, by name, each value's copy for all ranks, and the part for this rank only."""
+        """Return each value's copy, by name, and each value's residuals, for this rank only."""
         parts = [(name, part, getattr(self, name)) for name, part in self._parts.items()]
         saved = {name: part.save(value) for name, part, value in parts}
         return saved, {name: part.own(value) for name, part, value in parts}

@@ -2,7 +2,7 @@
 
 from typing import Optional, Sequence, Tuple
 
-# The steps that first() may return, then those that last() may return.
+# The steps that first() returns, and the steps that last() returns.
 GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 

@@ -92,7 +92,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the id of the process that started this rank, and a function: does it still live?"""
+    """Return the id of the process that started this rank; and a function: does it still live?"""
     top = of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -110,8 +110,9 @@ def _starter() -> tuple:
 def _has_adopted(pid: int) -> bool:
     """Return True if the parent ``pid`` is not a launcher, and so has adopted this process.
 
-    Torchrun is a Python program that uses PyTorch. Slurm's daemon is not the first process of a
-    system. Either may be the first process of a container. Process 0 is outside of the container.
+    Process 1 adopts orphans, but may be the launcher in a container, so its name decides. Torchrun
+    is a Python program that uses PyTorch: any other parent has adopted a rank of torchrun. Parent 0
+    is outside of the container, so it has not adopted this process.
     """
     if TORCHELASTIC not in os.environ:
         return pid == 1 and _name(pid) in _FIRST
@@ -141,7 +142,7 @@ def _open_news() -> List[int]:
 
 
 def _pass_on(news: int) -> bool:
-    """Read names of lost hosts; make waits for their ranks fail. False: the agent has ended."""
+    """Read names of lost hosts, and fail waits for their ranks; return False if the agent ended."""
     data = os.read(news, 1 << 16)
     for host in data.splitlines():
         lib.hvd_lose_host(host)
@@ -162,7 +163,8 @@ def _end_after(launcher: int, is_there: Callable[[], bool], alone: bool) -> None
 def _end(launcher: int, alone: bool) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr may have no reader
         which = f" (process {launcher})" if launcher else ""
-        print(f"hvdlite: the launcher{which} has ended", file=sys.stderr, flush=True)
+        text = f"hvdlite: the launcher{which} has ended, so this rank ends"
+        print(text, file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if alone:  # also ends the shell above this process, and its worker processes
             os.killpg(0, number)

@@ -46,7 +46,7 @@ def failure() -> Failure | None:
 
 
 def call_for_later_failures(function: Callable[[Failure], None]) -> None:
-    """Make a failure from now on, in a later exit function of the script, call the function."""
+    """Call the function when a later exit function of the script fails."""
     _seen.after_all = function
 
 
@@ -105,7 +105,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
 
     def hook(kind, error, trace):
         text = before(error)
-        # show the traceback, or let the user's own hook decide
+        # the traceback, or the user's own hook
         if text is None or show is not sys.__excepthook__:
             return show(kind, error, trace)
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -115,8 +115,8 @@ class ElasticMembership(Membership):
     # ---- after a death, and at a commit with replacements ----
 
     def have_caused(self, error: BaseException) -> bool:
-        # A death that is known now may be the result of the error, if all ranks have raised it.
-        # So only the error itself shows whether a death was its cause.
+        # If all ranks have raised the error, a death that is known now may be a result of the
+        # error. Therefore only the error itself shows whether a death was its cause.
         failed = _failure_in(error)
         if failed is None:
             return False
@@ -124,7 +124,7 @@ class ElasticMembership(Membership):
             return topology.rank() not in failed.ranks and _is_known_soon(failed.ranks)
         if failed.kind not in _OF_DEATHS:
             return False
-        # A handle that is left from an earlier job still raises that job's error.
+        # A handle from an earlier job still raises the earlier job's error, so look for a death.
         return failed.kind == native.RANK_LEFT or not lib.hvd_is_initialized() or _is_known_soon()
 
     def give_up(self, error: Optional[BaseException]) -> None:
@@ -249,7 +249,7 @@ def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
 
 
 def _is_known_soon(ranks: Optional[Sequence[int]] = None) -> bool:
-    """Return True if a death is known within EXIT seconds, of one of ``ranks`` if they are given.
+    """Return True if a death (if ``ranks`` are given: of one of them) is known within EXIT seconds.
 
     A rank that has raised an exception dies soon, unless its script catches the exception.
     """

@@ -2,7 +2,7 @@
 
 When they connected, both sides proved that they belong to the job. So the connection ends only when
 a process ends. To check a process, this module sends a byte: the kernel acknowledges the byte even
-if the process computes or is stopped. A stranger at the port of a dead process has no connection.
+if the process computes or is stopped. A stranger that listens at a dead process's port stays out.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Dict, List, Set
 from hvdlite.bootstrap.acceptor import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, DEAD = "answers", "unknown", "silent", "dead"
-_LEFT = b"!"  # the message that the sender continues, or ends, without the receiver
+_LEFT = b"!"  # this message says that its sender continues, or ends, without the receiver
 _LONGEST_PAUSE = 1.0  # the longest time in seconds between two bytes to a process
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -38,13 +38,10 @@ class Lives:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if number in self._to:
             self._to.pop(number).close()
-        self._to[number], self._asked[number] = (
-            connection,
-            time.monotonic(),
-        )
+        self._to[number], self._asked[number] = connection, time.monotonic()
 
     def state(self, number: int, limit: float) -> str:
-        """Return the state of a process, without waiting; send the next byte if that is due.
+        """Return the state of a process, without waiting; send the next byte if it is due.
 
         :param limit: the time in seconds without acknowledgment after which a process is SILENT,
             not UNKNOWN.

@@ -66,7 +66,7 @@ class Known(NamedTuple):
 
 
 class Rerendezvous:
-    """One rerendezvous. ``own`` is the number of this rank; all ranks are named by numbers here."""
+    """One rerendezvous. It identifies ranks by their processes' numbers; ``own`` is this rank's."""
 
     def __init__(self, own: int, port: OpenPort, key: bytes, known: Known) -> None:
         self._own, self._port, self._key = own, port, key
@@ -223,7 +223,7 @@ class Rerendezvous:
     # ---- the others ----
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
-        """Vote at this leader; return None if it is dead, refuses this rank, or does not lead."""
+        """Vote at the leader; return None if it is dead, refuses this rank, or does not lead."""
         question = self._connect(leader)
         if question is None:
             return None
@@ -276,7 +276,7 @@ class Rerendezvous:
             if leader in self._lives.left_by:
                 raise HvdliteError(_LEFT)
             if not alive:
-                raise ConnectionResetError("its process has ended")
+                raise ConnectionResetError("the leader's process has ended")
 
         return Patient(question, poll, seconds)
 
