@@ -7,8 +7,8 @@
 
 A backend (mpirun, srun, qsub, ...) places the processes and connects them. This package does the
 rest: it reports a wrong host before training starts, labels the output of each rank, names the rank
-that failed, and cleans up after it. Each agent has one connection to the launcher, for output and
-exit codes, never for training data.
+that failed, and removes what a job leaves behind. Each agent has one connection to the launcher,
+for output and exit codes, never for training data.
 
 Nothing here imports MPI; only the program that an agent starts does.
 """

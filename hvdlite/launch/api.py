@@ -41,7 +41,7 @@ def run(
     notebook, a lambda or a closure needs cloudpickle. Without cloudpickle the ranks import the
     script, so the script must make this call under ``if __name__ == "__main__"``.
 
-    :param function: it and its ``args`` and ``kwargs`` must be picklable.
+    :param function: must be picklable, as must ``args`` and ``kwargs``.
     :param num_proc: number of ranks; ``np`` is its older name.
     :param env: variables for all ranks, in addition to those of this process.
     :param executable: the Python interpreter for the ranks; None: this process's interpreter.
@@ -49,8 +49,8 @@ def run(
     :param options: hvdliterun's options, by their long names: ``hosts="server1:4,server2:4"``,
         ``launcher="slurm"``, ``start_timeout=60``, ``verbose=True``. None: the default.
     :raises ValueError: the function can't be sent, or an option is wrong.
-    :raises JobFailed: a rank raised or died; all others have been ended.
-    :raises BrokenPipeError: the reader of the output is gone; all ranks have been ended.
+    :raises JobFailed: a rank raised or died; the launcher has ended all other ranks.
+    :raises BrokenPipeError: the reader of the output is gone; the launcher has ended all ranks.
 
     >>> import hvdlite as hvd
     >>> def where():
@@ -74,7 +74,7 @@ def run(
 
 
 def _job(command: List[str], options: Mapping[str, Any]) -> Job:
-    """Return hvdliterun's job for these options; the value True gives an option no argument."""
+    """Return hvdliterun's job for these options; an option with the value True has no argument."""
     arguments = []
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:

@@ -12,7 +12,7 @@ from hvdlite.launch.ranks import Rank, Role, is_present
 def role_environment(
     role: Role, workers: int, servers: int, root: str, port: int
 ) -> Dict[str, str]:
-    """Return the DMLC_ variables of a role; ``root`` and ``port`` are the scheduler's."""
+    """Return the DMLC_ variables of a role; the scheduler is at ``root`` and ``port``."""
     return {
         "DMLC_ROLE": role.kind,
         "DMLC_TASK_ID": str(role.index),
@@ -94,7 +94,7 @@ def torch_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
 
 
 def elastic_environment(rank: Rank, ranks: List[Rank]) -> Dict[str, str]:
-    """Return the variables of an elastic job's rank; a replacement gets the others' addresses."""
+    """Return the variables of an elastic job's rank; a replacement gets the other ranks' ports."""
     found = {**torch_environment(rank, ranks), agent_protocol.ELASTIC_ADDRESS: rank.address}
     if rank.takes_part:
         return found

@@ -123,7 +123,7 @@ def _judge(report: Report, load: bool, tcp: bool) -> Report:
 def with_sums(job: Job, reports: List[Report]) -> Job:
     """Return a job with a rank on each NUMA node of each host, but at least two ranks.
 
-    hvdliterun binds ranks only if each node has one.
+    hvdliterun binds ranks to cores only if each NUMA node has a rank.
     """
     nodes = [report.facts["nodes"] if report.facts else 1 for report in reports]
     slots = [max(count, 2 // len(nodes), 1) for count in nodes]
@@ -243,10 +243,10 @@ def _box(yes: bool) -> str:
     return "[X]" if yes else "[ ]"
 
 
-# Open files of mpirun, measured with 2 and 8 ranks: a constant, a number for each rank on this
-# host, and a number for each rank on another host.
+# Open files of mpirun, measured with 2 and 8 ranks: in every job, for each rank on this host, for
+# each rank on another host.
 FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2
-CROWD = 8  # with more ranks for each core, the start takes seconds
+CROWD = 8  # largest number of ranks on a core without a warning: with more, the start takes seconds
 SECONDS_A_RANK = 0.2  # CPU seconds to start a rank: 1000 ranks on two cores took 97 s
 
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, NamedTuple, NoReturn
 
 from hvdlite.machine.files import text_of
 
-# Section of horovodrun's files -> the prefix that makes a key of the section the name of an option.
+# Section of horovodrun's files -> prefix. Prefix and key of the section make an option's name.
 _SECTIONS = {
     "params": "",
     "library_options": "",
@@ -15,7 +15,7 @@ _SECTIONS = {
     "autotune": "autotune_",
 }
 _RENAMED = {"autotune_enabled": "autotune", "log_hide_timestamp": "log_without_timestamp"}
-# maximum depth of sections (horovodrun has one), because YAML lets a section contain itself
+# maximum depth of nested sections (1 in horovodrun): in YAML a section can contain itself
 _DEEPEST = 3
 
 

@@ -1,8 +1,9 @@
 """TLS between the launcher and agents on other hosts, with a new key for each job.
 
-``openssl`` makes a key and a certificate for the launcher. Agents get the certificate's SHA-256
-together with the token, and compare. The key's file is deleted once it is loaded. The import takes
-9 ms and jobs on one host do not need it, so callers import this module inside functions.
+``openssl`` makes a key and a certificate for the launcher. An agent gets the certificate's SHA-256
+with the token, and compares it with the certificate of its connection. The key's file is deleted
+when the key is loaded. Importing this module takes 9 ms, and jobs on one host do not need it, so
+callers import it inside functions.
 """
 
 import hashlib
@@ -49,12 +50,13 @@ def to_launcher(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     :raises OSError: the peer is not this job's launcher.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # checked below
+    # the fingerprint is checked instead
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     wrapped = context.wrap_socket(sock)
     if not hmac.compare_digest(_fingerprint(wrapped.getpeercert(True) or b""), fingerprint):
         wrapped.close()
-        raise ConnectionRefusedError("the launcher of another job listens there")
+        raise ConnectionRefusedError("the launcher of another job listens at this address")
     return wrapped
 
 

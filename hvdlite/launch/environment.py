@@ -93,7 +93,7 @@ def exit_timeout(job: Job) -> float:
 
 
 def for_jax(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that jaxlib reads at its import, maybe before hvdlite's import."""
+    """Return variables that jaxlib reads at its import, which may come before hvdlite's import."""
     if "MPITRAMPOLINE_LIB" in environ or importlib.util.find_spec("jaxlib") is None:
         return {}
     library = files.shipped("_hvdlite_jax")
@@ -101,7 +101,7 @@ def for_jax(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_job_site(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that confine MPI's sockets and make Python load job_site/sitecustomize."""
+    """Return variables that confine MPI's sockets, and make Python load job_site/sitecustomize."""
     folder = os.path.join(os.path.dirname(__file__), "job_site")
     others = environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([folder, *(p for p in others if p and p != folder)])

@@ -6,13 +6,13 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hvdlite.core.agent_protocol import SILENT, STALLED, TOO_LATE
 from hvdlite.launch.channel import BadFrame
 
-# seconds in which, on a busy machine, a rank ends and the launcher hears of the end
+# seconds that a rank's end and the message about it may take on a busy machine
 SLACK = 4.0
 
 # MPI ends a rank with one of these exit codes (error classes "unknown", "other", "internal") some
 # milliseconds after another rank died. The launcher may hear of the two ends in either order.
 LOST_PEER = (14, 15, 16, 17)
-SIMULTANEOUS = 0.5  # seconds
+SIMULTANEOUS = 0.5  # seconds within which agents that die count as killed together
 
 
 class Ending(NamedTuple):
@@ -21,8 +21,8 @@ class Ending(NamedTuple):
     rank: int
     label: str
     host: str
-    code: int  # negative: the signal that killed it
-    ended: bool  # True: the launcher or the backend ended it, not the rank itself
+    code: int  # negative: the signal that killed the rank
+    ended: bool  # True: the launcher or the backend ended the rank; False: the rank ended itself
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # True: the rank had left the job when it ended
     silent: bool = False  # True: its agent was killed before the agent could report
@@ -119,7 +119,7 @@ def lost(endings: Sequence[Ending]) -> Optional[Ending]:
 
 
 def signaled(endings: Sequence[Ending]) -> Optional[Ending]:
-    """Return the first rank whose agent got a signal; None if the ending backend signaled all."""
+    """Return the first rank whose agent got a signal; None if all agents did, at the job's end."""
     if len(endings) > 1 and all(e.signal or e.silent for e in endings):
         return None
     with_signal = [e for e in endings if e.signal and e.failed]
@@ -129,7 +129,7 @@ def signaled(endings: Sequence[Ending]) -> Optional[Ending]:
 def last(endings: Sequence[Ending]) -> Optional[Ending]:
     """For an elastic job that no rank continued: return the last rank that failed.
 
-    A rank that ended because of another rank, or that was killed, counts only if there is no other.
+    A rank that was killed, or ended because of another rank, counts only if no other rank failed.
     """
 
     def order(e: Ending) -> Tuple[bool, bool, float]:
@@ -141,7 +141,7 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the late ranks that made ``first`` fail, and how many more the error does not name.
+    """Return the late ranks that made ``first`` fail, and the number that its error does not name.
 
     A late rank counts if it ended after ``first`` got the error, even if it ended before ``first``
     did: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the

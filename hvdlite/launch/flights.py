@@ -10,7 +10,7 @@ import os
 
 LOOK_SECONDS = 1.0  # seconds in which the agents must answer
 EVERY = 2.0  # seconds between two readings for --metrics-port; a reading costs a rank's host 12 ms
-_MOST_OPS = 50  # limit on the last operations that a rank sends, and on older ones in progress
+_MOST_OPS = 50  # a rank sends its last 50 operations, and at most 50 older ones in progress
 
 
 class Held:
@@ -95,9 +95,8 @@ class Flights:
             return None
         from hvdlite.monitor import report
 
-        with contextlib.suppress(
-            OSError, ValueError, TypeError, KeyError
-        ):  # the recorder is damaged, or the agent is broken
+        # the recorder is damaged, or the agent is broken
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
             what = "failure" if any(one.head["failed"] for one in ranks) else what

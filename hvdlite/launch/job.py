@@ -97,7 +97,7 @@ class Command(NamedTuple):
     argv: List[str]
     env: Dict[str, str] = {}  # variables in addition to the environment
     script: Optional[str] = None  # the command's standard input
-    # True: the command starts agents. False: it only submits a job; the user sees its own output
+    # True: the command starts agents. False: it only submits a job, and the user sees its output.
     watched: bool = True
     remote: bool = True  # True: agents on other hosts connect to this host
     notes: List[str] = []

@@ -79,7 +79,7 @@ def job_of(args, argv: List[str]) -> Job:
 
 
 def _without_mpirun(job: Job) -> Job:
-    """Return the job; its transport becomes TCP if there is no mpirun, and no option needs one."""
+    """Return the job, with TCP as transport if there is no mpirun and no option needs mpirun."""
     free = job.transport is None and job.mode == "mpi" and job.launcher in ("local", "ssh")
     if not free or job.mpi_args or job.binding or mpirun.executable():
         return job

@@ -16,7 +16,7 @@ _PATHS = ("/", "/metrics")
 
 
 def address(text: str) -> Tuple[str, int]:
-    """Return the address and port to listen on. By default only this host reaches the address.
+    """Return the address and port to listen on. Only this host reaches the default address.
 
     :raises ValueError: the text is not PORT or ADDRESS:PORT.
 
@@ -61,7 +61,8 @@ def _server(place: Tuple[str, int], read: Callable[[], str]):
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Server(ThreadingHTTPServer):
-        clients: List[Any] = []  # limited, because the launcher also needs threads and descriptors
+        # limited to _MOST_CLIENTS, because the launcher itself needs threads and descriptors
+        clients: List[Any] = []
 
         def process_request(self, request, client_address) -> None:
             self.clients.append(request)

@@ -46,7 +46,8 @@ def _agent(ssh: List[str]) -> str:
 def _hydra_ssh(ssh: List[str]) -> Tuple[List[str], Dict[str, str]]:
     """Return Hydra's options, which have ssh's path, and a variable with ssh's arguments.
 
-    Hydra adds -x to the arguments of the kind ssh. Other programs (qrsh) reject -x: kind rsh.
+    To a launcher of the kind ssh, Hydra passes -x. Other programs, such as qrsh, reject -x, so they
+    get the kind rsh.
     """
     path = probe.find_program(ssh[0]) or ssh[0]
     kind = "ssh" if os.path.basename(path) == "ssh" else "rsh"

@@ -64,14 +64,14 @@ OPTIONS = {
         Option("--as-gloo", "in the ranks, let hvdlite replace PyTorch's backend gloo",
                variable="HVDLITE_AS_GLOO", constant="1"),
         Option("-n -np --np --num-proc --num-workers",
-               "number of ranks (default: the slots of all hosts; without -H, by this host's "
-               "cores)", int, dest="ranks"),
+               "number of ranks (default: the slots of all hosts; without -H, as many as this "
+               "host has cores for)", int, dest="ranks"),
         Option("--nproc-per-node --nproc_per_node", "number of ranks on each host, as in torchrun",
                int, dest="ranks_per_host"),
         Option("--nnodes", "fail unless -H names this number of hosts", int),
         Option("-m --module", "the command is a Python module and its arguments"),
-        Option("--env -x", "set a variable in every rank (default: its value here)", list,
-               "NAME[=VALUE]"),
+        Option("--env -x", "set a variable in every rank (NAME alone: to the value that it has "
+               "here)", list, "NAME[=VALUE]"),
         Option("--start-timeout", "fail if a rank has not started in this time (default: 30)",
                float, "SECONDS", default=30),
         Option("--host-timeout",
@@ -107,7 +107,7 @@ OPTIONS = {
         Option("--no-bind",
                "let each rank run on all cores (default: on a host with several NUMA nodes, each "
                "rank runs on its share of one node's cores)", dest="unbound"),
-        Option("--check", "print each host's versions, cores and networks; check a sum of ranks"),
+        Option("--check", "print each host's versions, cores and networks; test a sum of ranks"),
         Option("--json", "with --check, print JSON"),
         Option("-cb --check-build", "print what this installation supports"),
         Option("-v --version", "print hvdlite's version"),
@@ -131,8 +131,8 @@ OPTIONS = {
                "in mode mpi, as many as workers in mode ps)", int, dest="servers"),
         Option("--env-worker", "a variable for every worker", list, "NAME:VALUE"),
         Option("--env-server", "a variable for every server", list, "NAME:VALUE"),
-        Option("--p3", "use a priority-based transport", variable="DMLC_PS_VAN_TYPE",
-               constant="p3"),
+        Option("--p3", "let MXNet send the gradients of the first layers first",
+               variable="DMLC_PS_VAN_TYPE", constant="p3"),
     ),
     "batch systems": (
         Option("--batch", "submit the job and do not wait for its end (slurm, sge)"),
@@ -181,8 +181,7 @@ def parser(launchers: List[str]) -> argparse.ArgumentParser:
     new.add_argument(
         "--launcher",
         choices=launchers,
-        help="the backend that starts the ranks; the generated command for yarn and manifest for "
-        "k8s have never been tested on a cluster",
+        help="the backend that starts the ranks; yarn and k8s have never been tested on a cluster",
     )
     new.add_argument("--completion", action="store_true", help=argparse.SUPPRESS)
     spellings.add(new)

@@ -26,7 +26,7 @@ _SESSION_FOLDER = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdi
 
 
 class BackendProcess:
-    """The backend's process, in its own process group, so the terminal's Ctrl-C spares it."""
+    """The backend's process, in its own process group, so that Ctrl-C does not reach it."""
 
     def __init__(self, command: Command, extra_env: Dict[str, str]):
         try:
@@ -95,7 +95,7 @@ class BackendProcess:
         return not self.running() and not self._pipes
 
     def end_heirs(self) -> None:
-        """Kill what holds the backend's pipes, such as ssh, HEIRS seconds after it has ended."""
+        """HEIRS seconds after the backend's end, kill processes that hold its pipes (ssh, ...)."""
         now = time.monotonic()
         self._heirs_end = min(self._heirs_end, now + HEIRS)
         if now < self._heirs_end:

@@ -1,7 +1,7 @@
 """The launcher's record of each rank, and the hosts of the ranks.
 
 In mode ps a rank is a scheduler, a server or a worker of MXNet's parameter server. All run the
-user's command, and MXNet reads its role from DMLC_ variables. In a scheduler or server
+user's command, and MXNet reads the process's role from DMLC_ variables. In a scheduler or server
 ``import mxnet`` does not return: MXNet serves there and then exits.
 """
 
@@ -31,7 +31,7 @@ def roles_of(ranks: List["Rank"], job: Job) -> List[Role]:
     """Return the role of each rank in mode ps.
 
     Hosts get servers in turn, because a host's network link limits its servers. ``index`` must be
-    MXNet's own number: its scheduler numbers each kind by descending address, then by port.
+    MXNet's own number: MXNet's scheduler numbers each kind by descending address, then by port.
 
     >>> ranks = [Rank(n, None, "a", "10.0.0.1", port, {}) for n, port in enumerate((7, 9, 8))]
     >>> ranks += [Rank(n, None, "b", "10.0.0.2", port, {}) for n, port in enumerate((5, 6), 3)]
@@ -78,7 +78,7 @@ class Rank:
         self.clean = False  # True: its program has ended and nothing of it is left
         self.result: Optional[bytes] = None  # the rank's result of hvdlite.run
         self.takes_part = True  # False: a replacement in an elastic job that has not joined yet
-        self.open_port: Optional[Dict[str, Any]] = None  # elastic job: its address and port
+        self.open_port: Optional[Dict[str, Any]] = None  # elastic: the rank's address and port
         self.given_up = False  # True: the other ranks go on, or end, without this rank
 
     @property

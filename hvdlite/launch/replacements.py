@@ -2,8 +2,8 @@
 
 The launcher starts an agent on a host with room: a host whose ranks have died, a host without
 ranks, or a host that has come back. The launcher retries a host that ssh does not reach, after the
-other hosts. The replacement gets the other ranks' addresses. When the replacement listens on its
-port, the launcher sends its address to the other ranks, and they let the replacement join.
+other hosts. The replacement gets the other ranks' addresses. When the replacement listens on a
+port, the launcher tells the port to the other ranks, and they let the replacement join.
 """
 
 import collections
@@ -17,7 +17,7 @@ from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
-ATTEMPTS = 3  # start no more replacements if this number in a row died before joining
+ATTEMPTS = 3  # after this many replacements in a row that died before joining, start no more
 # seconds before an unreachable host is tried again: the first time, the longest
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
 # seconds of silence after which a host counts as lost, if other ranks count its rank as dead; two
@@ -28,7 +28,7 @@ HERE = "localhost"
 
 
 class _Call(NamedTuple):
-    number: int  # the number of its rank
+    number: int  # the number of the rank that was started
     host: str  # the host, by the name that the user gave
     process: BackendProcess
     until: float  # time limit to connect, because ssh may wait forever for a lost host
@@ -76,7 +76,7 @@ class Replacements:
             self._send(other.link, channel.COMES, news)
 
     def poll(self) -> None:
-        """Start missing ranks; the launcher's loop calls this in each turn."""
+        """Start missing ranks; each iteration of the launcher's loop calls this."""
         if not self._job.elastic or self._job.launcher not in ("local", "ssh"):
             return
         for call in list(self._calls):

@@ -124,7 +124,7 @@ NOTHING = SharedMemory(None)
 
 
 def of_job(number: str) -> SharedMemory:
-    """Return the files of the job with that number.
+    """Return the files of the job with this number.
 
     :raises ValueError: the text is not the number of a job.
     """

@@ -1,7 +1,7 @@
 """Options of other launchers: mpirun, horovodrun, srun and torchrun.
 
-hvdliterun applies each option, or says that it has no effect, or refuses it and names one that
-works. As for mpirun, one dash means the same as two.
+hvdliterun applies such an option, or says that the option has no effect, or refuses the option and
+says what to use instead. As for mpirun, one dash means the same as two.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _RANKS_MEET = (
 )
 REFUSED = {
     "--jsrun": "use --launcher mpi inside the allocation",
-    "-N": "counts ranks of a host in mpirun, hosts in srun: use --nproc-per-node 4, or -H h0,h1",
+    "-N": "counts a host's ranks in mpirun but hosts in srun: use --nproc-per-node 4, or -H h0,h1",
     **dict.fromkeys(
         ("--wdir", "--wd", "--chdir"), "run hvdliterun in that folder: ranks run there"
     ),
@@ -60,18 +60,13 @@ REFUSED = {
         ("--bootstrap", "--rsh"), "use --launcher ssh, and HVDLITE_SSH for the command"
     ),
     "--cpus-per-task": "each rank takes its share of the cores: -x OMP_NUM_THREADS=4 sets threads",
-    **{  # torchrun's
+    # Options of torchrun.
+    **{
         spelling: _RANKS_MEET
-        for name in (
-            "node-rank",
-            "master-addr",
-            "master-port",
-            "rdzv-endpoint",
-            "rdzv-backend",
-            "rdzv-id",
-        )
+        for name in ("node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend")
         for spelling in (f"--{name}", f"--{name.replace('-', '_')}")
     },
+    **dict.fromkeys(("--rdzv-id", "--rdzv_id"), _RANKS_MEET),
     **dict.fromkeys(
         (
             *("--host-discovery-script", "--slots-per-host", "--elastic-timeout"),
@@ -132,7 +127,7 @@ def _with_two(option: str) -> str:
 
 
 def add(parser: cli.Parser) -> None:
-    """Add these options to the parser with hvdliterun's own options."""
+    """Add the options of other launchers to the parser with hvdliterun's own options."""
 
     def more(*names: str, **keywords) -> None:
         parser.add_argument(*names, help=argparse.SUPPRESS, **keywords)

@@ -24,7 +24,7 @@ from hvdlite.launch.job import Command, Job
 from hvdlite.launch.ranks import placement
 from hvdlite.machine.hosts import is_here
 
-# Python on another host needs these to start; the agent sets the rest of the environment.
+# Python on another host needs these variables to start; the agent sets all other variables.
 FORWARDED = (channel.VARIABLE, "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 TERM_SECONDS = 2.0  # seconds from SIGTERM to SIGKILL; more than LEAVE_SECONDS of supervision.py
 _ME = [sys.executable, "-m", "hvdlite.launch.starter"]

@@ -50,7 +50,7 @@ def _wait(command: Command) -> int:
 def _follow(command: Command) -> int:
     """Submit, print the log while it grows, and wait for the end."""
     assert command.log
-    # a terminal: qsub would write the job's number into a pipe only at the end of the job
+    # a terminal, because qsub writes the job's number into a pipe only at the end of the job
     reader, terminal = os.openpty()
     process, job_id, done = _start(command, stdout=terminal, preexec_fn=os.setpgrp), "", 0
     os.close(terminal)

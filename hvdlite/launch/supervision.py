@@ -36,9 +36,9 @@ class Agent:
         self._dismissed = False  # True: the launcher needs nothing more from this agent
         # ids of processes that have joined the job and not left it
         self._joined: set[bytes] = set()
-        # the program writes to this pipe (core/agent_protocol.py)
+        # by this pipe the program reports that it has left the job, and more (agent_protocol.py)
         self._goodbyes, self._goodbye_end = os.pipe()
-        # the program reads from this pipe (exit/orphan.py)
+        # by this pipe the program learns of lost hosts and replacements (exit/orphan.py)
         self._news, self._news_end = os.pipe()
         os.set_blocking(self._news_end, False)
         self._memory = shared_memory.NOTHING
@@ -72,7 +72,8 @@ class Agent:
         """Send the result of the task, if there is one; return the exit code."""
         size = os.path.getsize(path) if os.path.exists(path) else 0
         if size > channel.MOST_DATA:
-            self._report(f"the result is too large to be returned: {size} bytes when pickled")
+            most = f"expected at most {channel.MOST_DATA}"
+            self._report(f"the function's pickled result has {size} bytes: {most}")
             return 1
         if size:
             with open(path, "rb") as file:
@@ -182,7 +183,7 @@ class Agent:
             return self._lose_launcher()
         kinds = [kind for kind, _ in frames]
         for start, data in ((channel.NEWS[k], data) for k, data in frames if k in channel.NEWS):
-            # the pipe is full if the program is stopped; this agent must go on
+            # do not wait if the pipe is full, because the program may be stopped
             with contextlib.suppress(BlockingIOError):
                 os.write(self._news_end, start + data + b"\n")
         for mode in {data for kind, data in frames if kind == channel.LOOK}:

@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 def verdict(evidence: Evidence) -> Verdict:
     """Judge the job by the first of these conditions that is true.
 
-    The user ended it; it was not started; a rank of an elastic job ended well; a rank failed;
+    The user ended the job; no rank was started; a rank of an elastic job ended well; a rank failed;
     all ranks have finished; the backend ended too soon.
     """
     if evidence.signal is not None:
@@ -78,7 +78,7 @@ def _of_failure(first: Ending, evidence: Evidence) -> Verdict:
 def report_standstill(
     late: List[Ending], more: int, first: Ending, last_lines: List[str]
 ) -> List[str]:
-    """Return the report about ranks that the others waited for.
+    """Return the report about late ranks, for which the others waited.
 
     :param last_lines: the last lines that the first late rank printed.
     """

@@ -2,8 +2,8 @@
 
 A job has three phases. Gathering: the agent of each rank connects and sends a HELLO. Running: when
 all are connected and all hosts have the same versions, all programs start. Ending: after a failure,
-the launcher gives the other ranks LAST_WORDS to print. Then, or immediately after a signal or
-Ctrl-C, it sends STOP to every agent, and then ends the backend.
+the other ranks may print for LAST_WORDS seconds. Then, or immediately after a signal or Ctrl-C, the
+launcher sends STOP to every agent, and then ends the backend.
 """
 
 import enum
@@ -39,10 +39,10 @@ from hvdlite.machine import probe
 
 LAST_WORDS = 1.2  # seconds from the first failure until the launcher sends STOP to all agents
 BACKEND_EXIT = 1.5  # seconds that the backend has to end by itself after STOP
-# seconds from SIGTERM to SIGKILL; an mpirun that is still starting its daemons needs most of this
+# seconds from SIGTERM to SIGKILL: an mpirun that still starts its daemons needs most of this time
 KILL = 2.0
-LEFTOVERS_EXIT = 5.0  # seconds for processes that are no longer needed to end by themselves
-# the same with --summary: agents then read flight recorders, perhaps on a busy machine
+LEFTOVERS_EXIT = 5.0  # seconds until the launcher ends processes that outlive the training ranks
+# the same limit with --summary: agents then read flight recorders, perhaps on a busy machine
 SUMMARY_EXIT = 30.0
 TICK = 0.1  # seconds by which a deadline may be noticed late; chosen
 _EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
@@ -144,7 +144,8 @@ class Watch:
 
     def _welcome(self, link: Channel, hello: Hello) -> None:
         number = hello.pop("rank")
-        if number < 0:  # the backend does not number its processes; lost agents leave gaps
+        # the backend does not number its processes, and lost agents leave gaps in the numbers
+        if number < 0:
             number = next(n for n in itertools.count() if n not in self._ranks)
         more = self._job.elastic and self._start_time is not None
         if number in self._ranks or (number >= self._job.processes and not more):
@@ -226,7 +227,7 @@ class Watch:
                 self._links.lose(rank.link, silence)
 
     def _note_loss(self, rank: ranks.Rank, silence: float) -> None:
-        """Record the end of a rank whose agent has ended or is lost without reporting that end."""
+        """Record the end of a rank whose agent has ended, or is lost, and has not reported it."""
         if rank.ending:
             return
         if self._start_time is None:
@@ -237,7 +238,7 @@ class Watch:
         self._note_clean(rank)
 
     def _note_end(self, rank: ranks.Rank, silence: float = 0, **fields: Any) -> None:
-        """Record how a rank has ended, and act on that; ``fields``: those of ``failure.Ending``."""
+        """Record how a rank has ended, and act on its end; ``fields``: of ``failure.Ending``."""
         self._output.end(rank.number, rank.label)
         who, after = (rank.number, rank.label, rank.host), self._since_start()
         rank.ending = failure.Ending(*who, after=after, silence=silence, **fields)

@@ -202,7 +202,7 @@ def test_command_lines_from_the_docs_of_other_launchers_work(line, found, tmp_pa
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("-N 4 t", "-N: counts ranks of a host in mpirun, hosts in srun: use --nproc-per-node 4"),
+        ("-N 4 t", "-N: counts a host's ranks in mpirun but hosts in srun: use --nproc-per-node 4"),
         ("-wdir /d t", "-wdir: run hvdliterun in that folder"),
         ("-genvall -n 2 t", "-genvall: name each variable: --genvlist A,B"),
         ("--prefix /opt/mpi t", "set PATH and LD_LIBRARY_PATH"),

@@ -5,8 +5,8 @@ operator starts a worker pod with sshd for each process, and a launcher pod that
 The launcher pod's environment tells mpirun where the host file is.
 
 YARN's distributed shell starts hvdliterun. MPI can't start processes in YARN's containers, so all
-ranks of a job share one container of the size that they need. A job with MXNet's parameter server
-also gets one container, although its processes could use several.
+ranks of a job share one container, which has room for all of them. A job with MXNet's parameter
+server also gets one container, although its processes can run in several.
 """
 
 import json

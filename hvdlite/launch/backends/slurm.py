@@ -1,7 +1,7 @@
 """Slurm: mpirun or srun inside an allocation; outside, salloc or sbatch gets an allocation first.
 
 ``srun --mpi=pmix`` starts ranks directly, but only if Slurm's PMIx works with the PMIx of the MPI
-library. If not, each rank believes that it is alone. So ``srun_wires_up`` first tests two ranks.
+library. Otherwise each rank becomes a job of its own, so ``srun_wires_up`` first tests two ranks.
 """
 
 import os
@@ -14,7 +14,7 @@ from hvdlite.launch.job import Command, Job
 _SRUN = ["srun", "--mpi=pmix", "--kill-on-bad-exit=0"]
 _WITHOUT_MPI = ["srun", "--mpi=none", "--kill-on-bad-exit=0"]
 _TEST = [sys.executable, "-m", "mpi4py.bench", "helloworld"]  # each rank prints the size of the job
-TEST_SECONDS = 20  # chosen; if PMIx does not work, srun may hang, and the job starts this late
+TEST_SECONDS = 20  # limit for the test, because srun may hang if PMIx does not work; chosen
 
 
 def inside() -> bool:

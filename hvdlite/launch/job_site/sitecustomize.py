@@ -3,9 +3,9 @@
 As after `import hvdlite`, MXNet then works with any NumPy, and `dist_sync` means hvdlite's kvstore
 in a job without servers. With `--as-horovod`, `import horovod.mxnet` finds hvdlite.
 
-In a job with servers, a worker of MXNet waits at its exit for all other workers. If these wait for
-that worker, they all wait forever. So an uncaught exception ends a worker as soon as Python has
-printed the exception.
+In a job with servers, a worker of MXNet waits at its exit for all other workers. If a failed worker
+waits and other workers wait for its gradients, all wait forever. So an uncaught exception ends a
+worker as soon as Python has printed the exception.
 """
 
 import contextlib
