@@ -24,7 +24,7 @@ class NotWritten(Exception):
 def text_of(path: str) -> str:
     """Return the file's text without the byte-order mark that some editors put in front.
 
-    This module avoids pathlib, because its import takes 3 ms.
+    This module avoids pathlib, because importing pathlib takes 3 ms.
     """
     with open(path, encoding="utf-8-sig") as file:
         return file.read()
@@ -89,7 +89,7 @@ def refuse_strangers(path) -> os.stat_result | None:
     elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         text = "this file has another name, too, which another user may have given it"
     if text:
-        text += ", in a folder where anybody may write"
+        text += ", in a folder where anybody may write: choose another name"
         raise PermissionError(errno.EACCES, text, str(path))
     return found
 
@@ -112,7 +112,8 @@ def make_private_folder(path) -> None:
     found = os.lstat(path)
     mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(errno.EACCES, "other users own it or may write to it", str(path))
+        text = "other users own this folder or may write to it"
+        raise PermissionError(errno.EACCES, text, str(path))
 
 
 def shipped(stem: str) -> str | None:

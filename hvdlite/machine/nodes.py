@@ -99,7 +99,7 @@ def misplaced(process: int, has_just_started: bool = False) -> str:
         return ""
     return (
         f"its threads run on NUMA node {min(threads)}, and {away / whole:.0%} of its memory "
-        f"({away >> 20} MiB) is on others"
+        f"({away >> 20} MiB) is on other nodes"
     )
 
 

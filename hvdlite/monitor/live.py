@@ -81,7 +81,7 @@ def notes_of(one: Snapshot) -> List[Note]:
 
 
 def lateness(ranks: Sequence[Snapshot]) -> Dict[int, float]:
-    """Return, by rank, how many seconds all other ranks recently waited for that rank only."""
+    """Return for each rank the seconds in which all other ranks waited for this rank only."""
     tensors = [tensor for one in ranks for tensor in tensors_of(one)]
     return steps.lateness(tensors, [one.rank for one in ranks])
 

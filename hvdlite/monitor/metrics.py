@@ -17,7 +17,7 @@ _HELP = {
     "step_seconds": "Median time of the last steps.",
     "step_share": "Share of the last steps' time; moving: communication without overlap.",
     "late_seconds": "Seconds of the last operations in which all others waited for this rank only.",
-    "gain_share": "Share of a step that removing the cause could save at most (see hvdlite why).",
+    "gain_share": "Largest share of a step that a remedy of the cause saves (see hvdlite why).",
 }
 Sample = Tuple[str, Dict[str, object], float]  # name in _HELP, labels, value
 

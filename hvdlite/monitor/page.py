@@ -106,17 +106,17 @@ def _summary(trace: Trace, found: Dict[int, List[steps.Step]], mark) -> str:
 _ABOUT_STEPS = (
     "<p>Medians. A moment counts as <em>moves</em> if data of any tensor moves; else as <em>waits "
     "for the links</em> if all ranks have submitted some tensor; else as <em>waits for other "
-    "ranks</em> if this rank has submitted one; else as <em>nothing in progress</em>.</p>"
+    "ranks</em> if this rank has submitted a tensor; else as <em>nothing in progress</em>.</p>"
 )
 
 
 def _text_of_lateness(late: Dict[int, float]) -> str:
     worst = max(late, key=late.__getitem__)
     total = sum(late.values())
-    share = f" Rank {worst} caused {late[worst] / total:.0%} of it." if total else ""
+    share = f" Rank {worst} caused {late[worst] / total:.0%} of this time." if total else ""
     return (
-        "<p>For each tensor, the seconds during which only one rank had not submitted it: "
-        f"the other ranks waited for it.{share}</p>"
+        "<p>For each rank, the seconds in which it was the only rank that had not submitted a "
+        f"tensor, so all other ranks waited for this rank.{share}</p>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Registers this rank's flight recorder with those who read it after a stall or a failure.
+"""Registers this rank's flight recorder with the processes that read it after a stall or a failure.
 
 Under hvdliterun the agents and the launcher write the report. Under other launchers one surviving
 rank of each host writes a report, in a thread that sleeps until the engine notes a stall or a
@@ -19,7 +19,9 @@ from hvdlite.core.native import lib
 from hvdlite.core.world import World
 from hvdlite.monitor import memory, report
 
-_EXCHANGES = 8  # chosen; only the fastest counts, and rank 0 serves one host after another
+# Number of exchanges that compare a host's clock with rank 0's. Only the fastest exchange counts.
+# Chosen to be small, because rank 0 serves one host after another.
+_EXCHANGES = 8
 
 
 class _Recorders(ModuleState):
@@ -63,9 +65,9 @@ def begin(world: World, transport: str) -> None:
 def offset_to_first(world: World, hosts: Sequence[str]) -> Tuple[float, float]:
     """Return by how many seconds rank 0's clock is ahead of this rank's, and the largest error.
 
-    Collective. The lowest rank of each host exchanges messages with rank 0. The result is that of
-    the fastest exchange, and the error is half of its time. Afterwards clocks without NTP may drift
-    by another 50 us per second. Ranks on rank 0's host use the same clock, and get 0, 0.
+    Collective. The lowest rank of each host exchanges messages with rank 0. The fastest exchange
+    gives the result; the error is half of the time of this exchange. Later, clocks without NTP may
+    drift by 50 us per second. Ranks on rank 0's host use the same clock, and get 0, 0.
     """
     firsts: Dict[str, int] = {}
     for rank, host in enumerate(hosts):
@@ -95,7 +97,7 @@ def _measure(world: World) -> Tuple[float, float]:
 
 def _open(cards):
     for _, pid, file, _ in cards:
-        with contextlib.suppress(OSError, memory.NoRecorder):  # a rank in another container
+        with contextlib.suppress(OSError, memory.NoRecorder):  # the rank is in another container
             yield memory.Recorder(f"/proc/{pid}/fd/{file}")
 
 

@@ -21,7 +21,7 @@ STACKS_SIGNAL = signal.SIGURG
 PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
 _STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none
 _LAST_OPS = 8  # number of operations that the report shows of each rank
-MOST_STALLS = 5  # reports are written of this many stalls; the log has the text of each stall
+MOST_STALLS = 5  # later stalls get no report, only a text in the log
 
 
 def write_for_host(job: str, recorders: Sequence[Recorder]) -> None:
@@ -65,7 +65,7 @@ def create(job: str, what: str) -> TextIO:
 
 
 def poll(recorders: Sequence[Recorder]) -> List[Snapshot]:
-    """Ask all running processes for their stacks, wait for these, and read the recorders."""
+    """Ask all running processes for their stacks, wait for the stacks, and read the recorders."""
     asked = {recorder: -1 for recorder in recorders if _ask_for_stacks(recorder)}
     until = time.monotonic() + _STACKS_SECONDS
     while asked and time.monotonic() < until:

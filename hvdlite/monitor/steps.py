@@ -50,7 +50,7 @@ def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
     found, alone = [], list(notes)
     moments = [tensor.submitted for tensor in tensors]
-    # at: the number of tensors submitted before `end`; open_: tensors that end after `end`
+    # at: the number of tensors submitted before `end`; open_: those tensors that end after `end`
     at, open_ = 0, list(tensors[:0])
     for begin, end in zip(begins, begins[1:]):
         before, at = at, bisect.bisect_left(moments, end, at)
@@ -154,10 +154,10 @@ def slowest(tensors: Sequence[Tensor]) -> List[Slow]:
 
 
 def lateness(tensors: Sequence[Tensor], ranks: Iterable[int] = ()) -> Dict[int, float]:
-    """Return, by rank, how many seconds all other ranks waited for that rank only.
+    """Return for each rank the seconds in which all other ranks waited for this rank only.
 
-    For each tensor that all ranks have submitted, this is the time between the last submission and
-    the one before.
+    For each tensor that all ranks have submitted, these are the seconds between the last submission
+    and the submission before.
 
     :param ranks: all ranks; needed if a rank may have no tensor.
     """

@@ -224,7 +224,8 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
         style += " reverse" if row.rank == view.picked else ""
         new.add_row(*(column.text(row) for column in shown), style=style or None)
     late = [f"* the others wait most for rank {row.rank}" for row in own if row.late]
-    more = [f"{len(own)} ranks, {room} shown: up and down"] if room and len(own) > room else []
+    text = f"{room} of {len(own)} ranks are shown: the keys up and down show the others"
+    more = [text] if room and len(own) > room else []
     new.caption = "\n".join([*late, *more, *notes]) or None
     return new
 

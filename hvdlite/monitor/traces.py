@@ -117,7 +117,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return the last clock in the file. Ranks compared their clocks after the earlier entries."""
+    """Return the last clock in the file: only this entry follows the comparison of the clocks."""
     clock = None
     for event in events:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
@@ -130,7 +130,7 @@ def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _moved(event: Dict[str, Any], shift: float) -> Dict[str, Any]:
-    """Shift the event's time, and prefix its id with the rank: viewers join events of equal id."""
+    """Shift the event's time; prefix its id with the rank, because viewers join equal ids."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift, 3)

@@ -113,6 +113,7 @@ def process(number, threads, memory, allowed="0-3"):
 
 HEAP = "7f00 default anon=200 dirty=200 N0=100 N1=100 kernelpagesize_kB=2048\n"
 SHARED = "7f01 default file=/memfd:hvdlite dirty=900 N1=900 kernelpagesize_kB=2048\n"
+HALF = "50% of its memory (0 MiB) is on other nodes"
 LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
 
 
@@ -123,7 +124,7 @@ LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
         # the thread on node 1 has used no CPU time, so it doesn't count
         ([(500, 0), (1, 4)], LITTLE, ""),
         ([(500, 0), (400, 4)], LITTLE, "its threads run on NUMA nodes 0, 1"),
-        ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on others"),
+        ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on other nodes"),
     ],
 )
 def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, says):
@@ -140,7 +141,7 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
     [
         ("0-3,8-11", SHARED, ""),
         ("2-5", SHARED, "its threads may run on NUMA nodes 0, 1"),
-        ("4", LITTLE, "its threads run on NUMA node 1, and 50% of its memory (0 MiB) is on others"),
+        ("4", LITTLE, f"its threads run on NUMA node 1, and {HALF}"),
     ],
 )
 def test_a_process_that_has_just_started_is_judged_by_where_it_may_run(host, allowed, memory, says):

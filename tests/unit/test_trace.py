@@ -275,7 +275,7 @@ def test_the_report_page_needs_no_other_file(tmp_path, monkeypatch):
     assert "script" not in found
     assert "b$^$ (" in text
     assert "<h1>job ab1 on n&lt;2&gt;, 2026-11-25 20:00:00</h1>" in text
-    assert "Rank 2 caused 100% of it." in text
+    assert "Rank 2 caused 100% of this time." in text
     assert not re.search(r'(?:src|href)="https?:', text)
     assert len(text) < 200_000
     assert json.loads((tmp_path / "trace.json").read_text())
