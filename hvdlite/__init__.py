@@ -64,7 +64,7 @@ _SUBMODULES = {
     name: f"hvdlite.{name}"
     for name in ("elastic", "keras", "lightgbm", "mxnet", "numpy", "tensorflow", "xgboost")
 }
-# `hvdlite.kvstore` is the module hvdlite.mxnet.kvstore.
+# `hvdlite.kvstore` is MXNet's own module, to which hvdlite adds the store "dist_sync_mpi".
 _SUBMODULES["kvstore"] = "mxnet.kvstore"
 
 __all__ = ["__version__", *(name for names in _DEFINED_IN.values() for name in names)]

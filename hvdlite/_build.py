@@ -1,4 +1,4 @@
-"""Describes hvdlite's extensions to cffi: the core, one for each MPI, one for JAX's collectives.
+"""Describes to cffi hvdlite's extensions: the core, one for each MPI, one for JAX's collectives.
 
 ``setup.py`` compiles the extensions.
 The core does not call MPI. The extension for an MPI contains the MPI transport and the parts of the

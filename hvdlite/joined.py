@@ -24,8 +24,7 @@ class Jobs(ModuleState):
         self.joining = threading.RLock()  # held during init(), which several threads may call
         self.has_joined = False  # True: this process has ever joined a job
         self.way: Optional[Tuple[Bootstrap, Membership]] = None  # None: not decided yet
-        # True: the last job has failed, so other ranks may wait forever
-        self.is_broken = False
+        self.is_broken = False  # True: the last job has failed, so other ranks may wait forever
 
     def begin_child(self) -> None:
         if self.way:

@@ -12,14 +12,14 @@ TINY_ARRAYS, TINY_ELEMENTS = 500, 16  # as many small gradients as a deep networ
 
 
 class Kind(NamedTuple):
-    """One kind of collective, for p ranks; S: the bytes of the larger of input and result.
+    """One kind of collective, for p ranks. S is the larger of the bytes of the input and result.
 
-    :ivar call: takes a library's module; returns the collective, a function of an array and
-        keywords, and the keywords of every call.
+    :ivar call: takes a library's module; returns the collective (a function of an array and
+        keywords) and the keywords for every call.
     :ivar gives: the bytes of one rank's input, divided by S.
-    :ivar wire: busbw / algbw: the least bytes that a rank sends and receives, divided by S.
+    :ivar wire: the least bytes that a rank sends and receives, divided by S: busbw / algbw.
     :ivar traffic: the least bytes that all ranks read and write in memory, divided by S.
-    :ivar result: the values of the equal parts of the result if all inputs of rank r are r + 1.
+    :ivar result: the value of each equal part of the result, if rank r's input is full of r + 1.
     """
 
     call: Callable[[Any], Tuple[Callable, Dict[str, Any]]]
@@ -113,10 +113,10 @@ class Case(NamedTuple):
     :ivar kind: a key of KINDS; "update": average gradients and update weights; "step": one step
         of training.
     :ivar memory: "private": the caller's arrays; "trainer": gradients, by ``allreduce_grads()``;
-        "zero-copy": gradients after ``share_gradients``; "sharded": a ``ShardedTrainer``. An update
-        in "trainer" is that of a ``DistributedTrainer`` with its defaults.
+        "zero-copy": gradients after ``share_gradients``; "sharded": a ``ShardedTrainer``. For the
+        kind "update", "trainer" means a ``DistributedTrainer`` with its defaults.
     :ivar label: the size in bytes, or the name of the set of arrays.
-    :ivar shapes: of the arrays of one rank; S is their size together.
+    :ivar shapes: the shapes of one rank's arrays; S is the total size of these arrays.
     :ivar optimizer: a key of OPTIMIZERS.
     """
 
@@ -185,7 +185,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return a case for each combination; in a trainer's memory only allreduces of float32."""
+    """Return a case for each combination; for a trainer's memory only allreduces of float32."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

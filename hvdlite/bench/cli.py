@@ -19,17 +19,17 @@ KINDS = (*cases.KINDS, "update")
 APIS = ("mxnet", "numpy")
 LISTS: Dict[str, Tuple[Callable, Sequence[str], str, str]] = {
     # for each option: the function that converts a word, the known words, the default, the help
-    "kinds": (str, KINDS, "allreduce", f"of {', '.join(KINDS)}; or all. update: average the "
+    "kinds": (str, KINDS, "allreduce", f"some of {', '.join(KINDS)}; or all. update: average the "
               "gradients of the models and update the weights"),
-    "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "in bytes"),
-    "dtypes": (str, (), "float32", "of the arrays"),
+    "sizes": (parse_size, (), "4K,64K,1M,4M,16M,64M", "sizes of the arrays in bytes"),
+    "dtypes": (str, (), "float32", "dtypes of the arrays"),
     "apis": (str, APIS, "mxnet,numpy", "libraries of the arrays"),
     "memory": (str, MEMORIES, "private,zero-copy,sharded", "private: arrays; trainer: gradients, "
                "by allreduce_grads(); zero-copy: the same after share_gradients; sharded: the same "
                "by a ShardedTrainer, updates and steps only"),
     "models": (str, models.NAMES, "lenet,resnet50", f"gradients of {', '.join(models.NAMES)}; or "
                "all"),
-    "optimizers": (str, tuple(cases.OPTIMIZERS), "momentum", "of updates: "
+    "optimizers": (str, tuple(cases.OPTIMIZERS), "momentum", "optimizers of updates, some of "
                    f"{', '.join(cases.OPTIMIZERS)}; or all"),
 }  # fmt: skip
 
@@ -39,19 +39,20 @@ def parse_args(arguments=None) -> argparse.Namespace:
         prog="hvdlite-bench",
         allow_abbrev=False,
         description="Measure hvdlite's collectives: mpirun -n 2 hvdlite-bench",
-        epilog="An empty list leaves that part out: --models '' --idle 0. Bandwidths are defined "
-        "as in NCCL's tests; the floor is what the memory of one host allows.",
+        epilog="An empty list or 0 leaves a part out: --models '' --idle 0. Bandwidths are defined "
+        "as in NCCL's tests; the floor is the least time that the memory of one host allows.",
     )
     add = parser.add_argument
     for name, (convert, known, default, text) in LISTS.items():
         kind, text = _list_of(convert, known), f"{text} ({default})"
         add(f"--{name}", type=kind, default=default, metavar="LIST", help=text)
-    add("--seconds", type=cli.seconds, default=0.5, help="for each line of the table (%(default)s)")
+    measuring = "seconds to measure each line of the table (%(default)s)"
+    add("--seconds", type=cli.seconds, default=0.5, help=measuring)
     add("--idle", type=cli.seconds, default=2, help="seconds to measure idle ranks (%(default)s)")
     add("--no-tiny", action="store_true", help="leave out the many small arrays")
     add("--no-step", action="store_true", help="leave out the training step of LeNet")
     add("--csv", type=Path, metavar="FILE", help="write the rows: seconds, bytes, bytes/s")
-    add("--json", type=Path, metavar="FILE", help="the same, with a description of the machine")
+    add("--json", type=Path, metavar="FILE", help="write the rows and facts about the machine")
     return parser.parse_args(arguments)
 
 

@@ -11,9 +11,9 @@ class Sample(NamedTuple):
     """The measurements of one case, with one entry for each repetition.
 
     :ivar seconds: from the barrier before the work to the end of the last rank.
-    :ivar cpu_seconds: of all threads of all ranks.
-    :ivar alone: seconds of the same work without the library, done directly after; empty: not
-        measured.
+    :ivar cpu_seconds: CPU seconds of all threads of all ranks.
+    :ivar alone: seconds of the same work without the library, which is done immediately after the
+        work with the library; empty: not measured.
     """
 
     seconds: Sequence[float]

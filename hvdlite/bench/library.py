@@ -1,7 +1,8 @@
 """The libraries under test: one small class each, with the calls of a user's script.
 
-A library makes arrays, fills them, starts a collective on one and waits for several; libraries for
-MXNet also make trainers. ``benchmarks/libraries.py`` has the classes of the other systems.
+A library makes and fills arrays, starts a collective on an array, and waits for several
+collectives; libraries for MXNet also make trainers. ``benchmarks/libraries.py`` has the classes of
+the other systems.
 """
 
 from functools import partial

@@ -55,7 +55,7 @@ def measure(
     """Return the row of a case, equal on all ranks; None: the library can't do it. Collective.
 
     :param budget: seconds.
-    :param bandwidth: of memory, bytes per second, for the column "of floor".
+    :param bandwidth: bytes per second that the memory moves, for the column "of floor".
     """
     work = works.make(library, case, world)
     if work is None:

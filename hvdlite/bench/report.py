@@ -29,7 +29,7 @@ _TO_THE_LEFT = ("", "library", "work", "dtype", "algorithm")
 def work_text(row: Dict) -> str:
     """Return the row's kind and memory as text.
 
-    The text ends in ", not shared" if zero-copy was asked for, but the ranks shared no memory.
+    The text ends in ", not shared" if the user chose zero-copy, but the ranks shared no memory.
     """
     fallback = ", not shared" if row["memory"] == "zero-copy" and not row["shared"] else ""
     kind = f"update, {row['optimizer']}," if row["kind"] == "update" else row["kind"]

@@ -1,7 +1,7 @@
 """The work of a case: ``refresh()`` writes new data, ``run()`` is timed, ``check()`` verifies.
 
-Each repetition has new data, as after backward. Data of the last repetition would still be in the
-caches, so a collective would be faster than with gradients.
+Each repetition has new data, as after backward. Without new data, a collective finds the last
+repetition's data in the caches, and is faster than with gradients.
 """
 
 import zlib
