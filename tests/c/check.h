@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* Sanitizers and emulators make large cases ten times slower, and use address space themselves. So
- * they run fewer large cases, and no test that limits memory. */
+ * tests under them run fewer large cases, and no case that limits memory. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(CHECK_EMULATED)
 enum { CHECK_SLOW = 1 };
 #else
@@ -34,7 +34,7 @@ enum { CHECK_SECONDS = 600, CHECK_MOST_LINES = 40 };
 static atomic_long check_passed, check_failed;
 static const char *check_running = "main"; /* only the main thread writes it */
 
-/* Counts a check. Prints it if it is one of the first that failed. */
+/* Counts a check. Prints each of the first CHECK_MOST_LINES checks that fail. */
 __attribute__((format(printf, 4, 5))) static inline bool
 check_report(bool good, const char *file, int line, const char *format, ...) {
     if (good) {
@@ -90,8 +90,8 @@ static inline bool check_code(const char *file, int line, const char *call, int 
 #define CHECK_TEXT(got, expected) check_same_text(__FILE__, __LINE__, (got), (expected))
 #define CHECK_HAS(got, part) check_part(__FILE__, __LINE__, (got), (part))
 
-/* Checks the code that a call returns. If it is wrong, prints the text in `err`, the hvd_error (not
- * a pointer) that the call fills. */
+/* Checks the code that a call returns. If the code is wrong, prints the text in `err`, the
+ * hvd_error (not a pointer) that the call fills. */
 #define CHECK_CODE(call, expected, err)                                                            \
     check_code(__FILE__, __LINE__, #call, (call), (expected), (err).text)
 
@@ -112,8 +112,8 @@ static inline hvd_error *error_here(void) { return &last_error; }
         if (!CHECK(condition)) abort();                                                            \
     } while (0)
 
-/* Declares a variable and calls `end` on it when its scope ends: OWN(wire_free) struct wire_writer
- * w = {0}. OWNED: a pointer that is freed when its scope ends. */
+/* Before the declaration of a variable: `end` is called on the variable when the variable's scope
+ * ends: OWN(wire_free) struct wire_writer w = {0}. OWNED frees a pointer in this way. */
 #define OWN(end) __attribute__((cleanup(end)))
 #define OWNED OWN(free_owned)
 static inline void free_owned(void *variable) { free(*(void **)variable); }
@@ -134,7 +134,8 @@ static inline double cpu_seconds(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Lowers a limit of this process; returns the old limit. RLIM_INFINITY: keeps it. */
+/* Lowers a limit of this process; returns the old limit. RLIM_INFINITY leaves the limit
+ * unchanged. */
 static inline struct rlimit limit_to(int resource, rlim_t most) {
     struct rlimit old;
     getrlimit(resource, &old);
@@ -187,7 +188,7 @@ static inline void check_hung(int signal_number) {
     __attribute__((constructor)) static void name##_is_run(void) { check_add(#name, name); }       \
     static void name(void)
 
-/* Defines a test of an object *s, which the statements `open` and `close` make and free. */
+/* Defines a test of an object *s. The statement `open` makes the object, `close` frees it. */
 #define TEST_ON(name, type, s, open, close)                                                        \
     static void name##_on(type *s);                                                                \
     TEST(name) {                                                                                   \

@@ -18,8 +18,8 @@ enum { CODEC_RANKS = 9, CODEC_MOST = 1009 };
 static const size_t CODEC_SIZES[] = {0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 511, CODEC_MOST};
 enum { CODEC_NSIZES = sizeof CODEC_SIZES / sizeof *CODEC_SIZES };
 
-/* Allocates exactly the bytes needed, so that the address sanitizer detects an access to one byte
- * more. */
+/* Returns n random values between -2 and 2, in memory of exactly this size, so that the address
+ * sanitizer detects an access to one byte more. */
 static inline float *gradient(uint64_t *random, size_t n) {
     float *x = room(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = (float)(2 * random_unit(random));

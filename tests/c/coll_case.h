@@ -123,8 +123,8 @@ static inline int run_listed(struct coll_rank *self, const struct coll_case *c,
     return case_run(self, c, &args, err);
 }
 
-/* Returns the arguments without those that case_run sets. out: also the input if the kind works in
- * place. */
+/* Returns the arguments that case_run does not set. `out` is also the input if the collective works
+ * in place. */
 static inline struct coll_args case_args(const struct coll_case *c, int ranks, struct case_parts *p,
                                          const void *in, void *out) {
     struct coll_args args = {.data = out, .bytes = p->in_bytes};
@@ -182,8 +182,8 @@ static const struct coll_algorithm OF_ANY_SIZE[] = {
 };
 enum { ANY_SIZES = sizeof OF_ANY_SIZE / sizeof *OF_ANY_SIZE };
 
-/* Checks coll_run, and every row of the table that accepts the case. Also checks the rows of
- * OF_ANY_SIZE, because the table uses these algorithms for some sizes only. */
+/* Checks coll_run, and every row of the table of algorithms that accepts the case. Also checks the
+ * rows of OF_ANY_SIZE, because the table uses these algorithms for some sizes only. */
 static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     size_t rows;
     const struct coll_algorithm *table = coll_table(&rows);
@@ -204,7 +204,7 @@ static inline void check_rows(struct coll_rank *self, struct coll_case c) {
     }
 }
 
-/* Runs `cases` on every rank. shared: an array of MOST_RANKS pointers. */
+/* Runs the cases of a test on one rank. */
 typedef void coll_cases(struct coll_rank *self);
 
 struct coll_run_shared {
@@ -233,9 +233,9 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* Runs the cases on several hosts with windows, in placements 1 to `most` of HOSTS: uneven; back
- * and forth, so that a lane's ranks are not in rising order; one rank alone on a host; in turn;
- * in blocks. */
+/* Runs the cases on several hosts with windows, with the first `most` placements of ranks in HOSTS:
+ * uneven; back and forth, so that a lane's ranks are not in rising order; one rank alone on a host;
+ * in turn; in blocks. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,

@@ -1,7 +1,7 @@
 /* The data for tests of collectives.
  *
- * The data repeats with a prime period, so that a segment in the wrong place is detected. A large
- * expected result needs only a copy. */
+ * The data of a rank repeats a tile of PERIOD elements. PERIOD is prime, so that a segment in the
+ * wrong place is detected. A large expected result needs only copies of a tile. */
 #ifndef HVDLITE_COLL_DATA_H
 #define HVDLITE_COLL_DATA_H
 
@@ -25,9 +25,8 @@ struct coll_case {
     struct scaling how; /* for allreduce and reducescatter */
     int root;           /* for broadcast */
     bool whole;         /* true: one tensor; false: two tensors */
-    const size_t
-        /* numbers of units of n elements: allgather: by rank; alltoall: [from * ranks + to] */
-        *parts;
+    /* numbers of units of n elements: in an allgather by rank, in an alltoall [from * ranks + to] */
+    const size_t *parts;
 };
 
 static inline void case_text(const struct coll_case *c, int ranks, char *text, size_t size) {
@@ -36,8 +35,8 @@ static inline void case_text(const struct coll_case *c, int ranks, char *text, s
              dtype_name(c->dtype), c->how.op, c->how.prescale, c->how.postscale, c->root);
 }
 
-/* A tile that this thread made before. The last tiles are kept, because many algorithms get the
- * same data. */
+/* A tile (PERIOD elements of test data) that this thread has made. A thread keeps its last tiles,
+ * because many algorithms get the same data. */
 struct made_tile {
     bool made;
     int dtype, ranks, r;
@@ -45,7 +44,8 @@ struct made_tile {
     unsigned char bytes[PERIOD * 8];
 };
 
-/* Writes PERIOD elements: of the input of rank r, or of the allreduce's result if r < 0. */
+/* Writes the tile of PERIOD elements of the input of rank r, or of the allreduce's result if r is
+ * negative. */
 static inline void fill_tile(const struct coll_case *c, int ranks, int r, unsigned char *tile) {
     static _Thread_local struct made_tile last[1 + MOST_RANKS];
     struct made_tile *m = &last[r < 0 ? 0 : 1 + r % MOST_RANKS];
@@ -92,7 +92,7 @@ static inline bool filled(const unsigned char *data, size_t bytes, const unsigne
     return true;
 }
 
-/* Returns whether the data equals the tile, within the tolerance for a rounded 1 / divisor. */
+/* Returns whether the data repeats the tile, within the tolerance for a rounded 1 / divisor. */
 static inline bool nearly_filled(int dtype, const unsigned char *data, size_t n,
                                  const unsigned char *tile) {
     for (size_t i = 0; i < n; i++) {

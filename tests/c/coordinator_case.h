@@ -1,5 +1,5 @@
-/* A notation for tests of the coordinator: short words for what ranks tell it and for its decoded
- * decisions. */
+/* A notation for tests of the coordinator: short words for what ranks tell the coordinator, and for
+ * what the coordinator decides. */
 #ifndef HVDLITE_COORDINATOR_CASE_H
 #define HVDLITE_COORDINATOR_CASE_H
 
@@ -88,7 +88,7 @@ static inline int decide(struct scene *s, double now) {
     return s->n;
 }
 
-/* Returns the first letter of the name of the tensor with this id; 0: no tensor has it. */
+/* Returns the first letter of the name of the tensor with this id; 0: no tensor has this id. */
 static inline int letter_of(const struct scene *s, uint64_t id) {
     for (int i = 'a'; i <= 'z'; i++)
         if (s->ids[i] == id) return i;
@@ -124,7 +124,7 @@ static inline const char *in_short(struct scene *s, char *text, size_t size) {
     return text;
 }
 
-/* The texts reported since the last call, and their number. */
+/* The warnings about stalls from the last call of look, and their number. */
 struct reports {
     char text[8][1024];
     int n;
@@ -158,7 +158,8 @@ static inline struct request request_in_short(const char *text) {
     return r;
 }
 
-/* Executes the action that follows the rank's number in a word. */
+/* Executes the action of a rank: the part of a word of a story (happens) after the rank's
+ * number. */
 static inline void acts(struct scene *s, int rank, const char *what) {
     if (*what == '+') return says(s, rank, request_in_short(what + 1), s->now);
     if (*what == '#') return hits(s, rank, s->ids[what[1] & 127], s->now);

@@ -58,8 +58,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     CHECK_INT(me->running, 0);
 }
 
-/* Defines what a rank does while its engine runs. A statement after the name may change `config`,
- * which starts as DEFAULT_CONFIG. */
+/* Defines what a rank does while its engine runs. Statements after `arg` may change `config`, which
+ * starts as DEFAULT_CONFIG. */
 #define ENGINES_BY(name, arg, ...)                                                                 \
     static void name##_in(struct engine_rank *me, void *arg);                                      \
     static void name(struct ranks *ranks, int rank, void *arg) {                                   \
@@ -73,8 +73,8 @@ static inline void engine_rank_end(struct engine_rank *me) {
     static void name##_in(struct engine_rank *me, void *arg)
 #define ENGINES(name, arg) ENGINES_BY(name, arg, )
 
-/* Defines a test: what each rank does with its engine. `run` (ranks_run or ranks_run_on_window)
- * runs it with `least` to `most` ranks. */
+/* Defines a test by what each rank does with its engine. `run` (ranks_run or ranks_run_on_window)
+ * runs the test with `least` to `most` ranks. */
 #define ENGINES_TEST(name, run, least, most)                                                       \
     static rank_main name##_main;                                                                  \
     TEST(name) {                                                                                   \
@@ -191,7 +191,7 @@ static inline bool work_right(const struct work *w) {
     return case_right(&w->what, w->owner->ranks->size, w->owner->rank, false, w->out);
 }
 
-/* Returns whether the input is unchanged, if it is not the output. */
+/* Returns true if the input is unchanged, or if it is also the output. */
 static inline bool work_kept(const struct work *w) {
     OWNED unsigned char *before = room(w->in_bytes);
     case_fill(&w->what, w->owner->ranks->size, w->owner->rank, before);

@@ -1,5 +1,5 @@
-/* Functions to fuzz. For any bytes, a function must handle them or report an error, and must not
- * touch other memory.
+/* Functions for fuzzing. Each function gets any bytes, must handle the bytes or report an error,
+ * and must not touch other memory.
  *
  * `make fuzz` chooses bytes by coverage (-DFUZZ=fuzz_wire or another function); test_fuzz.c mutates
  * valid bytes. A function aborts if a property is violated; sanitizers detect invalid accesses. */

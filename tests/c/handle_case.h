@@ -39,7 +39,7 @@ enum { TRIES = 100 };
 
 /* Returns whether the last tensors of all ranks took the fast path. If other processes use the
  * cores, a rank may be late, and another rank then submits to the engine instead. All ranks must
- * call it. */
+ * call this function. */
 static inline bool all_went_fast(struct engine_rank *me) {
     static atomic_int n;
     ranks_meet(me->ranks);

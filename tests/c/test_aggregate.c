@@ -182,7 +182,7 @@ JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
 }
 
 /* The host of rank 17 is below the host of rank 1. Rank 0 has 16 hosts directly below its own. */
-TEST(test_two_leaders_pass_on_requests_without_those_of_a_late_rank) {
+TEST(test_two_leaders_in_a_row_do_not_keep_requests_back_for_a_late_rank) {
     static struct job job;
     int host_of[MOST];
     for (int r = 0; r < MOST; r++) host_of[r] = r % 20;
@@ -197,7 +197,7 @@ TEST(test_two_leaders_pass_on_requests_without_those_of_a_late_rank) {
     job_close(&job);
 }
 
-TEST(test_each_report_arrives_once_in_any_order) {
+TEST(test_each_report_arrives_once_whenever_ranks_submit) {
     static struct job job;
     uint64_t random = 11;
     for (int run = 0; run < 200; run++) {
@@ -226,7 +226,7 @@ TEST(test_each_report_arrives_once_in_any_order) {
     }
 }
 
-JOB_TEST(test_items_of_kinds_that_ranks_never_send_are_errors) {
+JOB_TEST(test_an_item_that_this_rank_may_not_send_is_an_error) {
     struct wire_item hit = {.type = WIRE_HIT, .rank = 3, .id = 1};
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_OK);
     CHECK_INT(take(job, 2, 3, hit, ERR), HVD_INTERNAL);

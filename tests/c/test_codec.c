@@ -6,7 +6,7 @@
 static const struct codec TWO = {HVD_CODEC_2BIT, 0.5}, ONE = {HVD_CODEC_1BIT, 0},
                           TOPK = {HVD_CODEC_TOPK, 0.1};
 
-/* A rank that has joined sends zero bytes, which change nothing. */
+/* A rank that has joined sends bytes of value 0, which change no sum. */
 TEST(test_a_joined_rank_adds_nothing) {
     static const struct codec CODECS[] = {TWO, ONE, TOPK};
     enum { N = 100 };

@@ -1,5 +1,5 @@
-/* 2bit, 1bit and topk against slow models of their rules: words, residuals and sums must be
- * equal. */
+/* Compares the codecs 2bit, 1bit and topk with slow models of their rules: words, residuals and
+ * sums must be equal. */
 #include "codec_case.h"
 
 /* ---- 2bit and 1bit ---- */
@@ -74,7 +74,7 @@ TEST(test_words_and_residuals_equal_those_of_a_slow_model) {
 }
 
 /* The words were computed by hand, with MXNet's rule. */
-TEST(test_messages_have_the_same_words_as_those_of_mxnet) {
+TEST(test_messages_have_the_words_that_mxnet_sends) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
     static const uint8_t TWO_BITS[] = {0, 0, 0, 0, 0xe3, 0x83, 0x00, 0xbb, 0xe0, 0, 0, 0};
@@ -211,7 +211,7 @@ TEST(test_topk_sends_the_largest_values) {
 }
 
 /* Magnitudes that differ only in the last bit, and denormals. */
-TEST(test_topk_tells_values_apart_that_differ_in_the_last_bit) {
+TEST(test_topk_distinguishes_values_that_differ_only_in_the_last_bit) {
     float in[3] = {1, nextafterf(1, 2), -nextafterf(1, 0)}, residual[3] = {0}, out[3];
     float small[3] = {1e-44f, -3e-44f, 2e-44f};
     uint8_t message[12];
@@ -249,7 +249,7 @@ TEST(test_the_sum_of_topk_messages_is_the_sum_of_their_values) {
 }
 
 TEST(test_an_encoding_that_lacks_memory_leaves_the_residual_unchanged) {
-    const size_t n = 9 << 20; /* for such large memory malloc asks the kernel; the kernel refuses */
+    const size_t n = 9 << 20; /* so large that malloc asks the kernel, which refuses */
     if (CHECK_SLOW) return;   /* with a sanitizer, a refused malloc ends the program */
     OWNED float *in = room(n * 4), *residual = room(n * 4);
     OWNED uint8_t *message = room(codec_bytes(TOPK, n));

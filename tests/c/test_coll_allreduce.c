@@ -93,7 +93,7 @@ static void same_bits(struct coll_rank *self) {
         CHECK(memcmp((char *)all + own.begin, part, coll_length(own)) == 0);
 }
 
-TEST(test_the_bits_equal_those_of_an_allreduce) {
+TEST(test_a_window_reducescatter_gives_the_bits_of_a_window_allreduce) {
     for (int p = 2; p <= MOST_RANKS; p = more_ranks(p)) coll_cases_run(p, same_bits);
 }
 

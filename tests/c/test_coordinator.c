@@ -132,13 +132,13 @@ TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
         "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
 }
 
-/* All ranks have the tensor, so it fails only when the last rank submits it. */
+/* All ranks have a[1], so a[1] fails only when the last rank submits it. */
 TEST(test_grouped_calls_with_different_numbers_fail_even_if_submitted_in_parts) {
     CHECK_STORY(config_of(2),
                 "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");
 }
 
-/* The cache keeps this property until some rank's request changes. */
+/* The cache keeps `uneven` (one rank chooses its splits) until some rank's request changes. */
 SCENE(test_all_ranks_learn_that_one_rank_chooses_its_splits, config_of(2)) {
     struct request even = gather_of("a", 4, 2), own = even;
     even.kind = own.kind = HVD_ALLTOALL;

@@ -39,7 +39,8 @@ SCENE(test_the_error_names_the_rank_that_left_first_not_the_lowest, config_of(3)
     STORY(s, "0+a -> Fa ? 'a' & rank 2 left & out of data");
 }
 
-/* On a rank that had not submitted the tensor, the name may belong to the next round. */
+/* A rank that had not submitted the tensor must not get the error, because the rank's next tensor
+ * of this name may be a later use of the name. */
 TEST(test_only_ranks_that_had_submitted_get_the_error) {
     CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
 }
@@ -137,7 +138,7 @@ SCENE(test_a_tensor_that_stalls_beyond_the_limit_fails, config_of(2)) {
     STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* submitted late, but by all ranks */
 }
 
-/* The whole job fails because of a silent rank, unless the rank answers again. */
+/* If the rank stays silent, the whole job fails; the tensor alone must not fail before. */
 TEST(test_a_tensor_that_waits_for_a_silent_rank_does_not_stall) {
     static const bool SILENT[] = {false, true, false};
     struct coordinator_config config = config_of(3);

@@ -1,5 +1,5 @@
-/* Invalid items, as from a coordinator of another version or with damaged memory. For any such
- * item, the receiving rank's job must end with an error that describes it. */
+/* Invalid items, as from a coordinator of another version or with damaged memory. If an engine
+ * receives such an item, the job of its rank must end with an error that describes the item. */
 #include "engine_case.h"
 
 #include "negotiation/wire.h"

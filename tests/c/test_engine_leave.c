@@ -5,7 +5,7 @@
 
 struct leaving {
     int rank;
-    bool after; /* the other ranks submit before the rank leaves (false) or after it (true) */
+    bool after; /* the rank leaves before (false) or after (true) the other ranks submit */
 };
 
 static void check_left(struct work *w, int left) {
@@ -198,7 +198,7 @@ ENGINES(next_round_main, arg) {
     check_work(&w);
 }
 
-TEST(test_an_error_of_the_next_round_does_not_fail_this_round) {
+TEST(test_an_error_of_the_next_use_of_a_name_does_not_fail_the_present_use) {
     for (int i = 0; i < 20; i++) ranks_run(4, next_round_main, NULL);
 }
 
@@ -220,8 +220,8 @@ TEST(test_each_submission_after_a_leave_fails_once) {
 }
 
 /* Ranks submit a tensor at times around the stall limit. The tensor runs on all ranks, or it
- * stalls; a rank that submits it after the stall waits for the next round. The job must
- * continue. */
+ * stalls; the submission of a rank that comes after the stall matches the next submissions of the
+ * other ranks. The job must continue. */
 ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {
@@ -238,6 +238,6 @@ ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     ranks_meet(me->ranks); /* no rank may leave before the last round ends */
 }
 
-TEST(test_a_submission_during_the_stall_error_waits_for_the_next_round) {
+TEST(test_a_job_goes_on_if_ranks_submit_at_times_around_the_stall_limit) {
     ranks_run(3, stalling_main, NULL);
 }

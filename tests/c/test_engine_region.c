@@ -11,7 +11,7 @@ struct shared_region {
     size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
 };
 
-TEST(check_find) {
+TEST(test_a_region_has_only_memory_of_this_ranks_part) {
     char memory[300];
     int64_t offset = -1;
     struct regions t;

@@ -43,7 +43,7 @@ TEST(test_an_error_set_again_keeps_no_field_of_the_old_error) {
     CHECK_INT(all.code, HVD_STALLED);
 }
 
-TEST(test_error_set_returns_the_code_if_no_error_takes_its_text) {
+TEST(test_error_set_returns_the_code_if_there_is_no_error_to_fill) {
     CHECK_INT(error_set(NULL, HVD_STALLED, "%s", "lost"), HVD_STALLED);
 }
 

@@ -88,7 +88,7 @@ ENGINES_BY(late_main, arg, spin(ranks, rank)) {
             if (me->rank == *(int *)arg) clock_nap(LATE[i]);
             use(me, h, me->ranks->size);
         } while (all_went_fast(me) != (i != 1) && ++tries < TRIES);
-        CHECK_CASE(tries < TRIES, "%g s", LATE[i]);
+        CHECK_CASE(tries < TRIES, "a rank that is %g s late", LATE[i]);
     }
 }
 
@@ -109,14 +109,14 @@ ENGINES_BY(leaving_main, arg, spin(ranks, rank)) {
     if (!leaves) end(me, h, HVD_RANK_LEFT);
 }
 
-TEST(test_a_rank_that_leaves_ends_the_wait_in_a_round) {
+TEST(test_a_rank_that_leaves_ends_waits_on_the_fast_path) {
     for (int p = 2; p <= 5; p = more_ranks(p))
         for (int rank = 0; rank < p; rank += p - 1)
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Uses some tensors without one rank; returns the seconds of the fastest use. A rank that waits in
- * a round asks the missing rank after 0.25 s. */
+/* Uses some tensors without one rank; returns the seconds of the fastest use. A rank that waits on
+ * the fast path asks the missing rank after 0.25 s. */
 static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
     double least = PATIENCE;
     for (int i = 0; i < n; i++) {
@@ -127,7 +127,8 @@ static double use_without_one(struct engine_rank *me, struct hvd_handle *const *
     return least;
 }
 
-/* Other ranks may have this rank's data already, so the rank leaves or joins after the round. */
+/* Rank 1 submits a tensor on the fast path, then joins or leaves. Other ranks may already have rank
+ * 1's data, so rank 1 joins or leaves only when this tensor has ended. */
 ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     float in[N] = {1}, out[N];
     int64_t last = -1;
@@ -154,7 +155,7 @@ ENGINES_BY(coming_main, arg, spin(ranks, rank)) {
     for (int i = 0; i < OTHERS; i++) hvd_drop(others[i]);
 }
 
-TEST(test_a_rank_in_a_round_joins_or_leaves_only_after_the_round) {
+TEST(test_a_rank_joins_or_leaves_only_after_its_tensor_on_the_fast_path) {
     for (int p = 2; p <= 5; p = more_ranks(p)) {
         ranks_run_hub(p, hosts(p), coming_main, &(bool){true});
         ranks_run_hub(p, hosts(p), coming_main, &(bool){false});

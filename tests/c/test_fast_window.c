@@ -104,7 +104,8 @@ static void check_results(const struct caller *c, const struct plan *plan, int r
                c->number, c->me->rank, wrong, n);
 }
 
-/* For a listed alltoall: it does not copy this rank's own part. */
+/* Lists the parts of an alltoall. A listed alltoall does not copy this rank's own part, so it is
+ * copied here. */
 static void list_parts(struct caller *c, int each) {
     for (int r = 0; r < c->me->ranks->size; r++) {
         bool own = r == c->me->rank;
@@ -190,7 +191,7 @@ TEST(test_data_of_two_calls_with_one_name_never_mix_between_hosts) {
 }
 
 /* One rank is later than the other. A second tensor with the name of the first is refused, even
- * while the first tensor waits in a round. */
+ * while the first tensor waits on the fast path. */
 ENGINES_BY(twice_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){1e-3, PATIENCE,
                                                                                NULL}) {
@@ -240,6 +241,6 @@ ENGINES_BY(queued_main, arg, spin(ranks, rank)) {
     threads_run(CALLERS, queue_behind, all, sizeof *all);
 }
 
-TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_in_a_round) {
+TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_on_the_fast_path) {
     for (int p = 2; p <= 3; p = more_ranks(p)) ranks_run_on_window(p, queued_main, NULL);
 }

@@ -1,4 +1,4 @@
-/* A rank that is killed or stopped in a round of the fast path in a window. */
+/* A rank that is killed or stopped while ranks add a tensor on the fast path in a window. */
 #include "handle_case.h"
 
 #include <sys/mman.h>
@@ -111,10 +111,10 @@ static void in_its_chunk(rank_main *run) {
     sigaction(SIGSEGV, &old, NULL);
 }
 
-TEST(test_a_wait_in_a_round_ends_if_the_rank_is_killed_after_the_engine_ended) {
+TEST(test_a_wait_on_the_fast_path_ends_if_a_rank_is_killed_after_the_engines_ended) {
     in_its_chunk(killed_main);
 }
 
-/* Engines once asked ranks for signs of life only if a tensor was in the engine. In a round of the
- * fast path no tensor is there, so the other ranks waited for ever, without an error. */
-TEST(test_a_rank_stopped_in_a_round_is_named) { in_its_chunk(stopped_main); }
+/* Engines once asked ranks for signs of life only if a tensor was in the engine. On the fast path
+ * no tensor is in the engine, so the other ranks waited for ever, without an error. */
+TEST(test_a_rank_stopped_on_the_fast_path_is_named) { in_its_chunk(stopped_main); }

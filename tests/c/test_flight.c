@@ -84,7 +84,7 @@ FLIGHT_TEST(test_a_repeated_tensor_counts_the_steps) {
     for (int step = 0; step < 200; step++) flight_add(f, &r, 1, 0, 77);
     uint64_t steps = f->memory->steps;
     CHECK(steps > 180 && steps <= 203);
-    /* a metric that is submitted only in some steps does not become the mark */
+    /* a metric that is submitted only in some steps does not become the tensor that marks steps */
     for (int step = 0; step < 10; step++)
         for (uint64_t hash = 76; hash < (step % 3 ? 78 : 79); hash++) flight_add(f, &r, 1, 0, hash);
     CHECK_INT(f->memory->steps, steps + 10);
@@ -112,7 +112,7 @@ TEST(test_a_recorder_can_be_read_in_another_mapping) {
     flight_close(f);
 }
 
-FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_bell) {
+FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_pipe_of_the_agent) {
     int ends[2];
     char heard[20] = "";
     REQUIRE(pipe(ends) == 0);
@@ -146,7 +146,7 @@ FLIGHT_TEST(test_a_stall_or_failure_is_written_to_the_bell) {
     close(ends[1]);
 }
 
-FLIGHT_TEST(test_a_bell_rings_again_after_its_pipe_was_full) {
+FLIGHT_TEST(test_a_stall_is_written_to_the_pipe_of_the_agent_after_the_pipe_was_full) {
     int ends[2];
     char heard[4096];
     REQUIRE(pipe(ends) == 0);

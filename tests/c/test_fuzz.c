@@ -90,6 +90,6 @@ static void fuzz(size_t good(uint64_t *, uint8_t *), int target(const uint8_t *,
     }
 }
 
-TEST(test_random_wire_messages_do_no_harm) { fuzz(good_messages, fuzz_wire); }
-TEST(test_random_streams_do_no_harm) { fuzz(good_frames, fuzz_streams); }
-TEST(test_random_mail_does_no_harm) { fuzz(good_operations, fuzz_mailbox); }
+TEST(test_damaged_wire_messages_are_handled_or_refused) { fuzz(good_messages, fuzz_wire); }
+TEST(test_damaged_streams_are_handled_or_refused) { fuzz(good_frames, fuzz_streams); }
+TEST(test_damaged_mailboxes_are_handled_or_refused) { fuzz(good_operations, fuzz_mailbox); }

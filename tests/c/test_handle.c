@@ -28,9 +28,9 @@ static void end(struct started *s) {
 
 static void check_ended(struct started *s, int number, int code, const hvd_error *err) {
     bool wrong = number % WRONG == 0 && s->work.owner->ranks->size > 1;
-    CHECK_CASE(code == 1, "%d", number);
+    CHECK_CASE(code == 1, "tensor %d", number);
     CHECK_CODE(err->code, wrong ? HVD_MISMATCH : HVD_OK, *err);
-    if (!wrong) CHECK_CASE(work_right(&s->work), "%d", number);
+    if (!wrong) CHECK_CASE(work_right(&s->work), "tensor %d", number);
 }
 
 /* Some threads poll, some wait; all ask again when the tensor is done. */
@@ -75,7 +75,7 @@ ENGINES_TEST(test_a_watcher_is_called_once, ranks_run, 2, 2) {
     for (int i = 0; i < HANDLES; i++) handle_finish(all[i].handle, PATIENCE, ERR);
     check_in_order(me, "after"); /* the last watcher has been called by now */
     for (int i = 0; i < HANDLES; i++) {
-        CHECK_CASE(calls[i] == 1, "%d", i);
+        CHECK_CASE(calls[i] == 1, "tensor %d", i);
         end(&all[i]);
     }
 }
@@ -216,7 +216,8 @@ ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
 
 TEST(test_a_caller_that_waits_runs_the_engine) { check_driven(1, 4, callers_main); }
 
-/* A handle is run again and again; one rank does not submit the last tensor. */
+/* A handle is used again and again, also after an error. Its last use is refused without a
+ * submission. */
 ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     float in[64], out[64];
     DROPPED struct hvd_handle *h = new_handle();

@@ -53,7 +53,7 @@ int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
 
 void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
-/* Places a point only once per page, to limit the number of orders. */
+/* Lets another task continue at only one access in each page, to limit the number of orders. */
 static void *turn_at(void *to) {
     if ((uintptr_t)to % 4096 < 1024) turn();
     return to;

@@ -173,7 +173,7 @@ TEST(test_each_late_send_or_receive_fails_and_the_next_one_matches) {
     }
 }
 
-TEST(test_a_late_send_matches_a_receive_after_one_from_any_rank_has_failed) {
+TEST(test_after_a_failed_receive_from_any_rank_a_late_send_matches_the_next_receive) {
     struct job j;
     OWN(note_free) struct note first, next, sent;
     job_begin(&j, false);
@@ -206,8 +206,9 @@ TEST(test_a_receive_from_any_rank_prefers_a_send_that_still_waits) {
     job_end(&j);
 }
 
-/* The younger receive must not fail first: rank 0's next tensor matches the older one. */
-TEST(test_a_receive_does_not_fail_before_an_older_one_from_any_rank) {
+/* The younger receive must not fail first, because rank 0's next tensor matches the older
+ * receive. */
+TEST(test_a_receive_does_not_fail_before_an_older_receive_from_any_rank) {
     struct job j;
     OWN(note_free) struct note any, younger, other, sent, late;
     job_begin(&j, false);
@@ -230,8 +231,8 @@ TEST(test_a_receive_does_not_fail_before_an_older_one_from_any_rank) {
     job_end(&j);
 }
 
-/* The warning is about the oldest one, in whichever list it is. */
-TEST(test_the_oldest_is_a_send_if_the_send_was_submitted_first) {
+/* The warning names the oldest tensor, in the list of sends or in the list of receives. */
+TEST(test_the_oldest_tensor_may_be_a_send_or_a_receive) {
     struct job j;
     OWN(note_free) struct note sent, got;
     job_begin(&j, false);
@@ -241,6 +242,8 @@ TEST(test_the_oldest_is_a_send_if_the_send_was_submitted_first) {
     got.tensor.submitted = 10;
     run(&j);
     CHECK(p2p_oldest(&j.of[0]) == &sent.tensor);
+    sent.tensor.submitted = 20;
+    CHECK(p2p_oldest(&j.of[0]) == &got.tensor);
     job_end(&j);
 }
 

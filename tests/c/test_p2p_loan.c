@@ -85,7 +85,7 @@ ENGINES(unwaited_main, arg) {
         if (me->rank) check_received(&x, 0, i);
         work_free(&x);
     }
-    CHECK_CASE(!me->rank || least < 0.3, "%g s", least);
+    CHECK_CASE(!me->rank || least < 0.3, "%g s until the receive has ended", least);
 }
 
 TEST(test_a_receive_for_which_no_thread_waits_is_read_at_once) {
@@ -252,7 +252,7 @@ static void fuzz_rank(struct ranks *ranks, int rank, void *arg) {
     }
 }
 
-TEST(test_random_messages_do_no_harm) {
+TEST(test_damaged_messages_are_handled_or_refused) {
     kernel = READS;
     ranks_run_on_window(2, fuzz_rank, NULL);
 }

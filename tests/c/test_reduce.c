@@ -22,8 +22,8 @@ static const struct scaling SCALINGS[] = {OPS(UNSCALED){HVD_SUM, 0.5, 1},
                                           {HVD_PRODUCT, 1, -0.5}};
 enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
 
-/* Returns false for scalings that request_check refuses. Also for 16-bit floats
- * times 1.5: some products are ties, so the results depend on the rounding of a factor. */
+/* Returns false for scalings that request_check refuses, and for 16-bit floats times 1.5: some of
+ * these products are ties, so the results depend on the rounding of a factor. */
 static bool allowed(int dtype, struct scaling how) {
     if ((dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16) && how.prescale == 1.5) return false;
     if (dtype == HVD_UINT64 && how.prescale < 0) return false;

@@ -242,7 +242,7 @@ static void close_while_one_looks(struct ranks *ranks, int rank, void *arg) {
     OK(transport_agree(t, HVD_OK, ERR));
 }
 
-TEST(test_messages_for_a_group_that_is_closing_do_no_harm) {
+TEST(test_a_failure_report_for_a_group_that_is_closing_changes_nothing) {
     run_on(TOGETHER, true, close_while_one_looks, &(bool){false});
     run_on(TOGETHER, true, close_while_one_looks, &(bool){true});
 }
