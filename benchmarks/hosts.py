@@ -162,9 +162,9 @@ def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
     parts: List[str] = []
     for rate, layouts in kept.items():
         found = [Found(text, rate, runs) for text, runs in layouts.items()]
-        limited = f"Links of {rate}, ms, and the time over the bound:"
-        parts += [limited if bytes_a_second(rate) else "Links without a limit, ms:"]
-        parts += [times(found, sizes), f"The same calls of {max(sizes):,} bytes:"]
+        limited = f"Milliseconds on links of {rate}, in parentheses the time over the bound:"
+        parts += [limited if bytes_a_second(rate) else "Milliseconds on links without a limit:"]
+        parts += [times(found, sizes), f"Bytes and CPU time of the calls of {max(sizes):,} bytes:"]
         parts += [costs(found, max(sizes))]
     return "\n\n".join(parts) + "\n"
 
