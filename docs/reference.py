@@ -11,8 +11,8 @@ from pathlib import Path
 import hvdlite as hvd
 import hvdlite.numpy
 
-# File, heading, and modules whose public names the page lists; the docstring of the first module is
-# its introduction.
+# The file, the heading, and the modules whose public names the page lists; the docstring of the
+# first module is the page's introduction.
 PAGES = (
     ("job", "The job", ("job", "core.topology", "monitor.counts", "core.native")),
     ("collectives", "Collectives on MXNet arrays", ("mxnet.ops",)),
@@ -46,8 +46,8 @@ FRAMEWORK_PAGE = """\
    :members:
 """
 NEUTRAL = """
-The names of ``hvdlite`` that have nothing to do with arrays (``init``, ``rank``, ``Average``,
-``ProcessSet``, ...) are here, too; :doc:`job`, :doc:`process_sets` and other pages have them.
+This module also has the names of ``hvdlite`` that do not depend on arrays (``init``, ``rank``,
+``Average``, ``ProcessSet``, ...); :doc:`job`, :doc:`process_sets` and other pages describe them.
 """
 CALLBACKS = """
 Callbacks
@@ -60,7 +60,7 @@ ELASTIC = """\
 Elastic training
 ================
 
-:doc:`/elastic` tells how to use it.
+:doc:`/elastic` says how a script uses elastic training.
 
 .. automodule:: hvdlite.elastic
    :members:
@@ -76,8 +76,8 @@ INDEX = """\
 Reference
 =========
 
-Every public name, from the docstrings. A script says ``import hvdlite as hvd`` or, as one of
-Horovod's does, ``import hvdlite.mxnet as hvd``. :doc:`/horovod` has the names beside Horovod's.
+These pages have every public name. A script writes ``import hvdlite as hvd`` or, like a script for
+Horovod, ``import hvdlite.mxnet as hvd``. :doc:`/horovod` compares the names with Horovod's.
 
 .. toctree::
 
