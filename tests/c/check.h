@@ -1,6 +1,5 @@
-/* The harness of the C tests.
- *
- * Include it first. Any thread may run checks. An alarm ends a program that hangs. */
+/* The harness of the C tests. Include this file first. Any thread may run checks. An alarm ends a
+ * program that hangs. */
 #ifndef HVDLITE_CHECK_H
 #define HVDLITE_CHECK_H
 

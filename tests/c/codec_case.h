@@ -26,7 +26,7 @@ static inline float *gradient(uint64_t *random, size_t n) {
     return x;
 }
 
-/* Fills in multiples of a quarter, whose sums are exact in any order, even as 16-bit floats. */
+/* Fills `out` with multiples of 1/4, whose sums are exact in any order, even as 16-bit floats. */
 static inline void coded_gradient(int rank, size_t n, float *out) {
     uint64_t random = 1000 * n + (size_t)rank;
     for (size_t i = 0; i < n; i++) out[i] = (float)random_below(&random, 17) / 4 - 2;

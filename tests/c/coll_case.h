@@ -106,7 +106,8 @@ static inline void check_result(struct coll_rank *self, const struct coll_case *
     CHECK_CASE(good, "%s, on rank %d: the result is wrong", text, self->rank);
 }
 
-/* Runs an alltoall again, with lists of the parts. This rank's own part stays as it is. */
+/* Runs an alltoall again, with lists of pointers to the parts. This rank's own part is not listed,
+ * and so stays as it is. */
 static inline int run_listed(struct coll_rank *self, const struct coll_case *c,
                              struct coll_args args, hvd_error *err) {
     const char *in[MOST_RANKS];
@@ -146,7 +147,7 @@ static inline struct coll_args case_args(const struct coll_case *c, int ranks, s
 }
 
 /* Fills the memory, runs the collective, and checks the result and the input. The input of an
- * alltoall has more rows than the splits; these rows must not be sent. */
+ * alltoall has more rows than its splits add up to; the additional rows must not be sent. */
 static inline void check_case(struct coll_rank *self, const struct coll_case *c) {
     int ranks = self->ranks->size;
     struct case_parts p = parts_of(c, ranks, self->rank);

@@ -25,7 +25,7 @@ struct coll_case {
     struct scaling how; /* for allreduce and reducescatter */
     int root;           /* for broadcast */
     bool whole;         /* true: one tensor; false: two tensors */
-    /* numbers of units of n elements: in an allgather by rank, in an alltoall [from * ranks + to] */
+    /* numbers of units of n elements: allgather: by rank; alltoall: [from * ranks + to] */
     const size_t *parts;
 };
 
@@ -131,7 +131,8 @@ static inline size_t longest_part(const size_t *end, int parts) {
     return longest;
 }
 
-/* Checks the parts of an allgather. Each part begins with the beginning of its rank's tile. */
+/* Checks the parts of an allgather. Each part repeats the tile of its rank, from the tile's
+ * start. */
 static inline bool gathered(const struct coll_case *c, int ranks, const unsigned char *data,
                             const size_t *part_end) {
     unsigned char tile[PERIOD * 8];
@@ -158,8 +159,8 @@ static inline bool result_part(const struct coll_case *c, int ranks, const unsig
                : filled(data, n * element, turned, PERIOD * element);
 }
 
-/* Fills the tile of a pair of ranks, and returns the size in bytes of the pair's rows. Each pair
- * has its own tile; the rows start at the tile's start. */
+/* Fills the tile that the rows from one rank to another rank repeat, and returns the size of these
+ * rows in bytes. Each pair of ranks has its own tile. */
 static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
                                unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);

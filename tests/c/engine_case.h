@@ -208,7 +208,8 @@ static inline void check_work(const struct work *w) {
                    w->tensor.request.name, w->owner->rank);
 }
 
-/* Fills n works and submits them in this order; NULL: in the order of the array. */
+/* Fills n works and submits them in the order `order`; if `order` is NULL, in the order of the
+ * array. */
 static inline void works_submit(struct work *works, size_t n, const size_t *order) {
     for (size_t i = 0; i < n; i++) work_fill(&works[i]);
     for (size_t i = 0; i < n; i++) OK(work_submit(&works[order ? order[i] : i], ERR));

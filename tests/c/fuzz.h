@@ -106,7 +106,8 @@ static inline int fuzz_message(struct fuzz_job *job, int from, const uint8_t *da
     return code;
 }
 
-/* Checks that rank 1's reports can be read, and concern ranks of its branch. */
+/* Checks that rank 1's reports can be read, and concern only rank 1 and ranks below it in the
+ * tree. */
 static inline void fuzz_pass_up(struct fuzz_job *job) {
     hvd_error err;
     FUZZ_REQUIRE(aggregate_late(&job->aggregate, job->now, &job->up, &err) == HVD_OK);

@@ -167,7 +167,7 @@ JOB_TEST(test_a_leader_passes_on_submissions_before_their_ranks_end) {
 /* The rows of an allgather may change in each step. A changed tensor gets a new id, so reports with
  * the old id must not wait for the rank that has changed it. */
 JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
-    /* the first rank of its host reports the change, then the last rank */
+    /* the first rank of a host reports a change (id 1), then the last rank of a host (id 2) */
     for (uint64_t id = 1; id <= 2; id++) {
         int changed = id == 1 ? 2 : 4;
         for (int r = 0; r < job->size; r++)

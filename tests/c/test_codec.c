@@ -1,4 +1,5 @@
-/* Common to all codecs: refused parameters, joined ranks, non-finite values, casts to 16 bits. */
+/* What all codecs have in common: refused parameters, joined ranks, non-finite values, casts to 16
+ * bits. */
 #include "codec_case.h"
 
 #include "kernels/half.h"

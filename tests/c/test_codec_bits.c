@@ -147,7 +147,7 @@ TEST(test_sums_of_many_messages_do_not_wrap) {
 
 static const struct codec TOPK = {HVD_CODEC_TOPK, 0.1};
 
-/* k times, chooses the largest value that is not chosen yet. */
+/* Marks the k largest values in `taken`: k times, takes the largest value that is not taken yet. */
 static void model_topk(const float *r, size_t n, size_t k, bool *taken) {
     for (size_t j = 0; j < k; j++) {
         size_t best = n;
@@ -177,7 +177,7 @@ static void check_topk_message(const uint8_t *message, const float *r, const flo
     CHECK(at == message + 4 + 4 * k);
 }
 
-/* `levels`: number of different magnitudes; if it is small, there are ties. */
+/* `levels`: number of different magnitudes; if `levels` is small, there are ties. */
 static void check_topk(double ratio, size_t n, double levels) {
     struct codec c = {HVD_CODEC_TOPK, ratio};
     uint64_t random = 5 + n;

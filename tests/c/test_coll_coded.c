@@ -85,7 +85,7 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     }
 }
 
-/* Batches of one and of several tensors: without values, one word shorter and longer, of several
+/* Batches of one and of several tensors: without values, just below and above one word, of several
  * segments. */
 static const struct coded_case SHAPES[] = {
     {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},

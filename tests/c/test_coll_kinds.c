@@ -79,7 +79,7 @@ TEST(test_every_kind_dtype_and_operation_is_right_on_few_elements) {
 }
 
 /* Sizes at which chunks, parts or the data are exactly one segment, fill the window, or have one
- * element more. */
+ * element less or more. */
 static void segment_cases(struct coll_rank *self) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
     static const size_t SEGMENTS[] = {1, 5, 4};

@@ -139,7 +139,8 @@ TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
     CHECK_INT(status, 0);
 }
 
-/* The start must not fail, because the other ranks of a job would wait. */
+/* hvd_start must not return an error, because the other ranks of a job would wait for this
+ * tensor. */
 TEST(test_a_tensor_ends_with_an_error_if_its_splits_can_not_be_copied) {
     if (CHECK_SLOW) return; /* with a sanitizer, a refused malloc ends the program */
     int64_t rows = 1;

@@ -41,7 +41,7 @@ TEST(test_without_a_cache_no_tensor_gets_an_id) {
     CHECK_STORY(CONFIG(2, .fusion_bytes = 1000), "*+a -> Ta R ? no id; *+a -> Ta R ? no id");
 }
 
-/* The cache has room for one tensor, so b drops a. */
+/* The cache has room for one tensor, so it drops a when b runs. */
 TEST(test_a_rank_is_asked_for_a_request_that_the_cache_has_dropped) {
     CHECK_STORY(CONFIG(2, .cache_capacity = 1), "*+a -> Ta R; 0#a ->; *+b -> Tb R; 1#a -> S1;"
                                                 "1+a -> Ta R ? new; 0#! -> S0");

@@ -8,7 +8,7 @@
 
 enum { KIB = 1024, RANKS = 2 };
 
-/* Pieces of 1000 bytes. */
+/* A piece has half of the bytes that are decided ahead. */
 static struct coordinator_config config_of(size_t ahead) {
     return CONFIG(RANKS, .fusion_bytes = SIZE_MAX, .bytes_ahead = ahead, .cache_capacity = 100);
 }
@@ -30,11 +30,12 @@ TEST(test_waiting_tensors_are_fused) {
                                  "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
 }
 
-/* Otherwise each tensor would wait for a separate decision. */
+/* If a decision had only one or two batches, most of these tensors would wait for later
+ * decisions. */
 SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
       CONFIG(RANKS, .bytes_ahead = 2000)) {
     for (int i = 0; i < 12; i++) all_say(s, RANKS, numbered_request(i, 25));
-    CHECK_INT(decide(s, 0), 20); /* 1000 bytes */
+    CHECK_INT(decide(s, 0), 20); /* items for ten tensors of 100 bytes, in all a piece */
     STORY(s, "f -> Ttensor.10 R");
 }
 
@@ -114,7 +115,8 @@ struct story {
     size_t batch[512], first, n; /* bytes of the decided batches */
 };
 
-/* Checks one piece of a batch; `begins`: it is the first piece of the batch. Returns its bytes. */
+/* Checks one piece of a batch, and returns the piece's bytes. `begins`: this piece is the first of
+ * the batch. */
 static size_t check_piece(struct story *t, const struct wire_item *item, bool begins) {
     int i = 0;
     REQUIRE(sscanf(item->request.name, "tensor.%d", &i) == 1);

@@ -110,7 +110,7 @@ TEST(test_a_window_always_gives_equal_bits) {
     CHECK_INT(differing(3, 0, true, false), 0);
 }
 
-/* If bits never differed, the tests above would prove nothing. */
+/* If bits never differed, the tests that compare the bits of runs would prove nothing. */
 TEST(test_without_the_option_runs_differ_in_bits) {
     CHECK(differing(3, 1, false, false) > 0);
     /* three hosts, because two summands have only one order */

@@ -4,7 +4,7 @@
 
 #include "negotiation/wire.h"
 
-/* The items that rank 0 sends to rank 1. Rank 0 has no engine; on rank 1 two tensors wait. */
+/* The items that rank 0 sends to rank 1. Rank 0 has no engine; on rank 1 three tensors wait. */
 struct words {
     const char *what;
     struct wire_item items[4];

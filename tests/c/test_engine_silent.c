@@ -70,7 +70,7 @@ ENGINES_BY(silent_main, arg, config.options.stall_failure = stop.shutdown;
         check_blamed(&w.error);
         CHECK(engine_ended(me->engine, PATIENCE));
     }
-    /* a rank is silent after half of the limit */
+    /* a rank counts as silent after half of the limit */
     if (stop.returns) clock_nap(0.53 * stop.timeout);
     ranks_meet(me->ranks);
     if (stopped) open_links(t);

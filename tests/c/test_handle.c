@@ -176,7 +176,8 @@ struct caller {
     atomic_int *driven; /* number of tensors that were done without a sleep */
 };
 
-/* Repeats, because callers may always sleep if other processes use the core. */
+/* Runs until a caller has stepped the engine: if other processes use the cores, all callers may
+ * sleep instead. */
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p = more_ranks(p)) {
         atomic_int driven = 0;

@@ -126,7 +126,7 @@ TEST(test_a_helper_without_work_does_not_spin_beside_a_computing_thread) {
     threads_run(1, compute_beside_helper, NULL, 0);
 }
 
-/* The other rank never takes part. */
+/* Rank 0 runs an allreduce in which rank 1 never takes part. */
 static void fail_alone(struct ranks *ranks, int rank, void *arg) {
     const struct comm *comm = rank_comm(ranks, rank);
     static float values[LARGE / sizeof(float)];

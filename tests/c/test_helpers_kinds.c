@@ -16,8 +16,8 @@ enum { LEAST = 6144, VALUES = 300007, ROOM = VALUES + MOST_RANKS, MOST_THREADS =
 
 static float in[MOST_RANKS][ROOM], results[MOST_RANKS][ROOM], first[MOST_RANKS][ROOM];
 
-/* Runs a row of the table, from in[rank] to results[rank]. Returns false if the row does not accept
- * this collective. */
+/* Runs a row of the table of algorithms, from in[rank] to results[rank]. Returns false if the row
+ * does not accept this collective. */
 static bool run_row(struct coll_rank *self, const struct coll_algorithm *row, int dtype, size_t n) {
     size_t p = (size_t)self->ranks->size, parts[MOST_RANKS * MOST_RANKS];
     for (size_t i = 0; i < p * p; i++) parts[i] = n / p + (i % p < n % p);
@@ -171,7 +171,7 @@ static void compare_coded(struct transport *t, struct codec c, coded_way *way, s
     t->helpers = NULL;
 }
 
-/* The last value of rank 0 becomes infinite. */
+/* In every sixth run the last value of rank 0 is infinite. */
 static void compare_all_coded(struct ranks *ranks, int rank, void *arg) {
     static const size_t SIZES[] = {3, LEAST / 8 - 1, VALUES};
     struct transport *t = rank_transport(ranks, rank);

@@ -170,7 +170,7 @@ TEST(test_messages_arrive_whole_and_in_order) {
 
 /* ---- the window: more rounds than slots ---- */
 
-enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* one round, or two */
+enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* FEW: one round; MANY: two */
 
 /* The root of broadcasts may be ahead of other ranks by as many rounds as there are slots. */
 static const hvd_kind CALLS[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_BROADCAST,

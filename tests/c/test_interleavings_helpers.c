@@ -121,7 +121,7 @@ static void close_helpers(void) { CHECK_INT(started, can_start); }
 
 TEST(test_each_part_is_done_once) {
     /* for 2 to 5 threads: the most interruptions that take only seconds */
-    static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* asleep, awake */
+    static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* if helpers sleep; if they spin */
     for (int threads = 2; threads <= TASKS_MOST; threads++) {
         for (can_start = threads - 1; can_start >= 0; can_start--) {
             for (spin = 0; spin <= 1; spin++) {
@@ -139,11 +139,11 @@ TEST(test_each_part_is_done_once) {
 
 /* ---- the measurement ---- */
 
-/* The time of a copy, in the time of copying one byte with one thread. */
+/* How long copies take. The unit is the time in which one thread copies one byte. */
 static struct copies {
     double each, begin; /* with helpers: for each byte; for the first part */
-    int delayed;        /* so many copies, or parts of copies, are delayed ... */
-    bool only_helped;   /* ... of all copies, or only of those with helpers */
+    int delayed;        /* the number of copies, or of parts of copies, that are late */
+    bool only_helped;   /* true: only copies with helpers are late */
     size_t least;       /* the size from which helpers are to be used; 0: none */
 } of_copies;
 static int copies;

@@ -33,7 +33,7 @@ static void end(pid_t pid, int how) {
     waitpid(pid, NULL, 0);
 }
 
-/* Watches n children, the last rank first. */
+/* Watches n children; adds the child of the last rank first. */
 static struct life *watch_children(pid_t *pids, int n, void (*tell)(void *, int), void *arg) {
     struct life *l = NULL;
     REQUIRE(life_open(&l, n, tell, arg) == HVD_OK);

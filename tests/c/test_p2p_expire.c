@@ -106,7 +106,7 @@ static void run(struct job *j) {
     }
 }
 
-/* At this time the rank looks at its sends and receives. */
+/* Lets a rank look at its sends and receives at the time `now`. */
 static void look(struct job *j, int rank, double now) {
     run(j);
     OK(p2p_expire(&j->of[rank], now, LIMIT, j->silent, ERR));
@@ -275,8 +275,8 @@ TEST(test_a_send_that_waits_for_an_older_read_does_not_fail) {
     for (int i = 0; i < 2; i++) post(&j, &got[i], 1, HVD_RECV, 0, P2P_LOAN, 0);
     OK(p2p_step(&j.of[1], &(bool){false}, ERR));
     if (CHECK_INT(messages(&j, types), 2)) {
-        CHECK_INT(types[0], P2P_WANT); /* for the second */
-        CHECK_INT(types[1], P2P_READ); /* for the first */
+        CHECK_INT(types[0], P2P_WANT); /* for the second tensor */
+        CHECK_INT(types[1], P2P_READ); /* for the first tensor */
     }
     look(&j, 0, 1e9);
     for (int i = 0; i < 2; i++) {

@@ -121,7 +121,8 @@ TEST(test_a_receive_fails_if_the_send_fails_during_the_read) {
     ranks_run_on_window(2, hold, NULL);
 }
 
-/* What a sender without an engine offers, which question the receiver must send, a wrong answer. */
+/* What a sender without an engine offers; the question that the receiver must send; the sender's
+ * wrong answer. */
 struct wrong {
     bool other_cookie, no_cookie;
     enum p2p_type asked, answer;
@@ -198,7 +199,7 @@ static void fuzz_submit(struct p2p *p, struct tensor *of, int *ends, char *memor
     }
 }
 
-/* Makes a message of rank 1 that is valid at some time, and damages some of the messages. */
+/* Makes a message that rank 1 could send at some time; damages some of these messages. */
 static size_t fuzz_message(uint64_t *random, const char *memory, const uint64_t *cookie,
                            unsigned char *data) {
     size_t i = random_below(random, TENSORS / 2), bytes = OF_FUZZ[i];

@@ -149,7 +149,7 @@ TEST(test_the_first_field_that_differs_is_found) {
 TEST(test_allgather_rows_may_differ) {
     struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
     CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
-    CHECK(!request_same(&a, &b)); /* a cache hit also stands for the rows */
+    CHECK(!request_same(&a, &b)); /* the cache also has the rows */
     CHECK_INT(request_conflict(&a, &c), FIELD_SHAPE);
     b = gather_of("y", 3, 5);
     CHECK(!request_same(&a, &b));

@@ -59,7 +59,7 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     release_from(parts, 0);
 }
 
-/* After a rank could not attach every part, it detaches all of them. */
+/* A rank that could not attach every part detaches all parts. */
 TEST(test_a_detached_part_is_not_mapped_but_keeps_its_addresses) {
     struct part parts[N];
     int ends[2];

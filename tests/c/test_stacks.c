@@ -1,4 +1,5 @@
-/* Signals: hvdlite's own threads handle only signals of faults. */
+/* Signals: SIGURG writes the stack of the main thread; hvdlite's own threads handle only signals of
+ * faults. */
 #define _GNU_SOURCE /* sigaction */
 #include "check.h"
 

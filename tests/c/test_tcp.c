@@ -237,7 +237,7 @@ TEST(test_a_rank_that_leaves_and_a_rank_that_dies_are_told_apart) {
     for (int how = FAREWELL; how <= STREAMS_IN_A_CHILD; how++) run_end((enum end)how);
 }
 
-/* After a network failure a stream soon works again; the kernel never closes it. */
+/* After a network failure a stream soon works again; the kernel never closes the stream. */
 ENDS_TEST(test_tcp_retries_at_least_every_two_seconds, SOCKETS_TCP) {
     int files[2], often = 0, give_up = 0;
     socklen_t size = sizeof often;
@@ -303,7 +303,7 @@ ssize_t readv(int file, const struct iovec *v, int n) {
     return fails() ? -1 : (ssize_t)syscall(SYS_readv, file, v, n);
 }
 
-/* Such an error is temporary, but no event of the socket reports its end. */
+/* A lack of memory in the kernel is temporary, but no event of the socket reports its end. */
 TEST(test_a_stream_goes_on_after_the_kernel_lacked_memory) {
     static const int PASSING[] = {ENOBUFS, ENOMEM, EINTR};
     for (int i = 0; i < 3; i++) {
@@ -322,7 +322,7 @@ TEST(test_a_stream_goes_on_after_the_kernel_lacked_memory) {
     }
 }
 
-/* Such an error does not mean that the other rank has ended. */
+/* If a socket call of rank `one` fails, this does not mean that the other rank has ended. */
 static void run_error(int one) {
     struct ends e;
     struct frame *p = NULL;

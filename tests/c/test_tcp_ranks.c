@@ -87,7 +87,7 @@ static void lose_rank_1(struct ranks *ranks, int rank, void *arg) {
     }
     if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
     if (rank == 1) close_own(ranks, rank, false);
-    ranks_meet(ranks); /* before the other ranks end, too */
+    ranks_meet(ranks); /* rank 1 ends before the other ranks */
     if (rank != 1) close_own(ranks, rank, false);
 }
 
@@ -130,7 +130,7 @@ static void use_groups(struct ranks *ranks, int rank, void *arg) {
         free(seen);
     }
     if (in_pair && pair->at.rank == 0) {
-        transport_close(pair, false); /* the group fails on this rank; it tells the other rank */
+        transport_close(pair, false); /* tells the group's other rank that this rank failed */
     } else if (in_pair) {
         FAILS(transport_agree(pair, HVD_OK, ERR), HVD_RANK_LEFT);
         CHECK_HAS(ERR->text, "rank 2 could not open");
@@ -215,7 +215,7 @@ static void die_in_a_group(struct ranks *ranks, int rank, void *arg) {
     if (rank != 1) CHECK_INT(look_until_failure(group, how->busy, &err), 0);
     if (rank != 1) CHECK_CODE(err.code, HVD_RANK_DEAD, err);
     if (rank != 1) CHECK(err.nblamed == 1 && err.blamed[0] == 1);
-    ranks_meet(ranks); /* before the other ranks end, too */
+    ranks_meet(ranks); /* rank 1 ends before the other ranks */
     transport_close(group, false);
     close_own(ranks, rank, false);
 }

@@ -141,7 +141,8 @@ TABLE_TEST(test_a_tensor_queues_behind_a_tensor_of_its_name_only_if_allowed) {
     CHECK_INT(results[4].completions, 0);
 }
 
-/* The caller of the first tensor waits for the tensor. */
+/* The caller of a tensor without memory waits for this tensor, so no other tensor may take its
+ * name. */
 TABLE_TEST(test_a_name_is_refused_while_its_tensor_fails_for_lack_of_memory) {
     struct result results[2] = {{0}};
     struct kept *kept = keep(7, &results[0]);

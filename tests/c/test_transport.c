@@ -96,8 +96,8 @@ static int receive_messages(struct transport *t, int size, int *from, int wanted
     return wanted;
 }
 
-/* Every rank sends transfers and messages to every rank. For each pair they arrive in order;
- * transfers and messages never mix. */
+/* Every rank sends transfers and messages to every rank. For each pair of ranks, transfers arrive
+ * in order, and messages arrive in order; the two never mix. */
 static void traffic_main(struct ranks *ranks, int rank, void *arg) {
     struct transport *t = rank_transport(ranks, rank);
     int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);

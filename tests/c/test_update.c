@@ -104,7 +104,7 @@ TEST(test_a_gradient_that_is_no_number_reaches_the_weight) {
 
 struct format {
     const char *name;
-    int fraction, lowest, highest; /* bits; smallest and largest exponent of a normal number */
+    int fraction, lowest, highest; /* bits of the fraction; exponents of normal numbers */
     uint16_t (*of_float)(float);
     float (*to_float)(uint16_t);
 };

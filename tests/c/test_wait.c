@@ -80,8 +80,8 @@ static int first_phase(struct wait_policy policy, double now) {
     return phase_of(waiter_next(&(struct waiter){0}, now, policy, 1));
 }
 
-/* Before waits slept after a late yield: when other programs ran, each yield cost a time slice, and
- * jobs took longer than with Gloo. */
+/* When waits did not sleep after a late yield, each yield cost a time slice if other programs ran,
+ * and jobs took longer than with Gloo. */
 TEST(test_after_a_yield_that_ends_late_waits_sleep_for_a_while) {
     struct crowd crowd = {0};
     struct wait_policy yields = {0, 300e-6, &crowd}, spins = {30e-6, 300e-6, &crowd};
