@@ -6,10 +6,6 @@
 
 #include "engine/p2p_state.h"
 
-static inline uint64_t seed_of(int from, int to, int number) {
-    return (uint64_t)from << 20 | (uint64_t)to << 10 | (uint64_t)number;
-}
-
 /* One send or receive; `bytes`: a multiple of the element. */
 struct letter {
     hvd_kind kind;

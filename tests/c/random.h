@@ -26,6 +26,11 @@ static inline double random_unit(uint64_t *state) {
     return (double)(random_next(state) >> 11) * 0x1p-52 - 1;
 }
 
+/* Returns the seed of the data of one message between two ranks. */
+static inline uint64_t seed_of(int from, int to, int number) {
+    return (uint64_t)from << 20 | (uint64_t)to << 10 | (uint64_t)number;
+}
+
 /* fill_mixed fills memory with bytes that the seed determines; is_mixed checks them. */
 static inline void fill_mixed(unsigned char *data, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) data[i] = (unsigned char)mixed(seed << 20 | i);

@@ -152,13 +152,6 @@ SCENE(test_without_limits_no_stall_is_reported, CONFIG(2, .fusion_bytes = 1000))
     CHECK_INT(look(s, 1e9, &r), 0);
 }
 
-/* Thousands of tensors are waiting when the coordinator is freed. */
-SCENE(test_a_coordinator_with_waiting_tensors_can_be_freed, config_of(2)) {
-    for (int i = 0; i < 3000; i++) says(s, 0, numbered_request(i, i), 0);
-    for (int i = 0; i < 3000; i += 2) says(s, 1, numbered_request(i, i), 0);
-    coordinator_free(NULL);
-}
-
 static void ranks_are(const char *pattern, const char *expected) {
     bool set[16] = {false};
     char text[64];

@@ -127,8 +127,7 @@ static void words_main(struct ranks *ranks, int rank, void *arg) {
                    works[i].tensor.request.name);
         work_free(&works[i]);
     }
-    engine_stop(me.engine);
-    mutex_destroy(&me.mutex);
+    engine_rank_stop(&me);
 }
 
 TEST(test_items_that_make_no_sense_end_the_job_with_an_error) {

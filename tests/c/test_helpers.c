@@ -57,20 +57,6 @@ TEST(test_one_engine_at_a_time_has_helpers) {
     helpers_free(helpers_new(HELPERS_MOST, 0, LEAST)); /* no helper has started */
 }
 
-TEST(test_helpers_are_used_from_the_measured_size_on) {
-    struct helpers *h = helpers_new(2, 0, 0);
-    int before = 1;
-    helpers_measure(h);
-    CHECK_INT(helpers_begin(h, 4096), 1);
-    for (size_t bytes = 1 << 16; bytes <= 1 << 23; bytes *= 2) {
-        int parts = helpers_begin(h, bytes);
-        helpers_end(h, parts);
-        CHECK(parts >= before);
-        before = parts;
-    }
-    helpers_free(h);
-}
-
 static bool uses_helpers(size_t bytes) {
     struct helpers *h = helpers_new(2, 0, 0);
     helpers_measure(h);

@@ -78,10 +78,6 @@ static size_t length_of(int from, int to, int round) {
     return (size_t)(from * 31 + to * 17 + round * 7) % 97;
 }
 
-static uint64_t seed_of(int from, int to, int round) {
-    return (uint64_t)from << 20 | (uint64_t)to << 10 | (uint64_t)round;
-}
-
 static int receive_messages(struct transport *t, int size, int *from, int wanted) {
     for (int n = 0; n < wanted; n++) {
         struct message m;

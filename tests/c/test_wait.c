@@ -68,13 +68,6 @@ TEST(test_work_without_a_wait_does_not_change_the_next_wait) {
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
 }
 
-TEST(test_waiter_do_returns_after_each_spin_yield_and_nap) {
-    struct waiter w = {0};
-    for (int i = 0; i < 20; i++)
-        waiter_do(&w, waiter_next(&w, clock_now(), i % 2 ? SPINS : YIELDS, 1e-4));
-    CHECK(w.since > 0);
-}
-
 /* Returns the phase of a wait that begins at time `now`. */
 static int first_phase(struct wait_policy policy, double now) {
     return phase_of(waiter_next(&(struct waiter){0}, now, policy, 1));
