@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional
 
-# .1 is h0. The namespaces have no other network, so the addresses can't conflict.
+# Host h0 has 10.77.0.1. The namespaces have no other network, so the addresses can't conflict.
 NETWORK = "10.77.0"
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -155,7 +155,7 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """End a host and close its connections; with ``power``, keep these, as in a power cut."""
+        """Kill a host. Its kernel closes the connections, but not with ``power``: a power cut."""
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)
@@ -212,7 +212,7 @@ class Cluster:
     def processes(self, host: str) -> List[str]:
         """Return the command lines of the processes on a host, without its sshd.
 
-        The sshd is the host's init, which reaps ended processes a little late.
+        Defunct processes are left out, too: the sshd is the host's init and reaps them late.
         """
         found = self.run(["ps", "-e", "-o", "args="], host, capture_output=True, text=True)
         others = ("sshd", "<defunct>", "ps -e -o")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-# in this folder failures can't write reports
+# Ranks that fail in tests write no reports of the failure, because this path is no folder.
 os.environ.setdefault("HVDLITE_REPORTS", os.devnull)
 LEAN, PATH = str(Path(__file__).with_name("lean")), os.environ.get("PYTHONPATH")
-if LEAN not in (PATH or ""):  # tests/lean makes imports faster in processes that tests start
+if LEAN not in (PATH or ""):  # tests/lean makes imports faster in the processes of tests
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEAN, PATH]))
 
 # With ``pytest -n 4``, as in ``make test``, tests of a group run one after the other, because they
@@ -28,7 +28,7 @@ GROUPS = {
     "parallel": ("parallel",),
     "shown": ("shown",),
     "sdist": ("sdist",),
-    "rules": ("architecture", "modules", "error_words"),  # they share what they have parsed
+    "rules": ("architecture", "modules", "error_words"),  # they share parsed files
     "as_horovod": ("as_horovod",),
     "imagenet": ("imagenet",),
     "docs": ("docs",),
@@ -38,12 +38,12 @@ GROUP_OF = {f"test_{name}": group for group, names in GROUPS.items() for name in
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT, which a shell makes background processes and their children ignore."""
+    """Handle SIGINT again if a shell has started pytest in the background, ignoring SIGINT."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks, in the same hook
+@pytest.hookimpl(tryfirst=True)  # because the same hook of pytest-xdist reads the marks
 def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if item.path.stem in GROUP_OF:
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail if pytest-xdist ignores the groups; otherwise a test's name ends with its group."""
+    """Fail if pytest-xdist, which appends the group to a test's id, has ignored the groups."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

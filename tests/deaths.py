@@ -228,7 +228,7 @@ def _all_wait_in_finalize(case: dict, events: Dict[int, List[dict]]) -> bool:
 
 
 def _ranks(job: str) -> List[int]:
-    """Return the processes that run the ranks' program, without the launcher's."""
+    """Return the process ids of the job's ranks, without the launcher's processes."""
     found = []
     for pid in processes_of(job):
         with contextlib.suppress(OSError, IndexError):  # the process has ended
@@ -256,7 +256,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--torch", action="store_true", help="groups of torch.distributed")
-    parser.add_argument("--only", default="", help="of the class, a pattern")
+    parser.add_argument("--only", default="", help="pattern of the classes of cases to run")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds added to each limit")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)

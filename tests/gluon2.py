@@ -32,7 +32,7 @@ def _converting(method):
 
 
 def _convert(owner, name: str) -> None:
-    """Convert a method in a class and in its subclasses, to most of which Gluon has copied it."""
+    """Make a method convert arrays, in a class and in subclasses to which Gluon has copied it."""
     if name in vars(owner):
         setattr(owner, name, _converting(vars(owner)[name]))
     for subclass in owner.__subclasses__():
@@ -40,7 +40,7 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
-    # scripts for MXNet 2 do this, too: otherwise no optimizer takes Gluon's arrays
+    # as scripts for MXNet 2 do; otherwise optimizers refuse Gluon's arrays
     mx.npx.set_np()
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")

@@ -1,4 +1,4 @@
-"""Check hvdlite.torch and the backend of torch.distributed on a GPU, and measure times, Gloo's too.
+"""Check hvdlite.torch and hvdlite's backend of torch.distributed on a GPU; measure them and Gloo.
 
     make test-gpu                         write build/gpu.json and print a table
     python tests/gpu.py --device cpu      the same on the CPU, without copies from and to a GPU
@@ -6,7 +6,7 @@
 Two ranks share one GPU, which NCCL refuses, so their tensors pass through pinned host memory. Jobs
 of one rank use NCCL with hvdlite; so does a job of two ranks if NCCL can share the GPU. Results are
 compared with those of one process on the joined batch. This needs Python with PyTorch, NumPy and
-cffi, but no network. It ends soon after ``--until``; a check that this time cuts off has not run.
+cffi, but no network. The script ends soon after ``--until`` and reports which checks have not run.
 
 Exit status: 1: a check failed; 2: no check failed, but some have not run.
 """
@@ -29,7 +29,7 @@ import torch.distributed as dist
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 195  # for all programs, without --until
 MOST = 90  # seconds that one program may take
-ENDING = 5  # seconds in which a program ends that was told to
+ENDING = 5  # seconds that a program has to end after SIGTERM
 
 SHARED = "hvdlite.torch by NCCL, which shares the GPU"
 RANKS = {  # program (hvdlite.torch, or a backend of torch.distributed) -> number of ranks
@@ -94,9 +94,9 @@ def run(program: str, folder: Path, device: str, seconds: float) -> Dict[str, An
     if status is None and limit < MOST:
         return {**not_run(program, "the time was up"), **found}
     for function in CHECKS[program]:
-        found.setdefault(function.__name__, {"ok": False, "value": "it was not reached"})
+        found.setdefault(function.__name__, {"ok": False, "value": "the job ended before it"})
     if status != 0:
-        ended = f"no end in {MOST} s" if status is None else f"exit status {status}"
+        ended = f"the job did not end in {MOST} s" if status is None else f"exit status {status}"
         found["the end of the job"] = {"ok": False, "value": ended}
     return found
 
@@ -122,7 +122,7 @@ def not_run(program: str, why: str) -> Dict[str, Any]:
 def run_all(
     programs: Iterable[str], until: float, run: Callable, clock: Callable = time.time
 ) -> Dict[str, Dict[str, Any]]:
-    """Return the results of all programs, of which the last may have no time left.
+    """Return the results of all programs; programs for which no time is left do not run.
 
     :param run: a function of a program and its number of seconds.
     """

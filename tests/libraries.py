@@ -40,11 +40,11 @@ class Library:
         *("uint8", "uint16", "uint32", "uint64"),
     )
     in_place = has_0d = True
-    compiles = False  # True: TensorFlow, which may check calls before hvdlite does
-    prepares = False  # True: a repeated allreduce is described and checked only once
+    compiles = False  # True: the library, TensorFlow, may check a call before hvdlite does
+    prepares = False  # True: Python describes and checks a repeated allreduce only once
     compresses = False  # True: a call takes compression=
     graphs = False  # True: each shape needs a new graph, which is slow, so there are fewer cases
-    asks_for_rows = False  # True: starting waits until all ranks have sent their row counts
+    asks_for_rows = False  # True: an allgather_async() waits for the row counts of all ranks
     errors: tuple = ()
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ if jax:
     jax.config.update("jax_enable_x64", True)
 
     class OfTrees:
-        """Give each verb also as its grouped form: hvdlite.jax takes all arrays of a tree."""
+        """Add grouped forms: each verb of hvdlite.jax takes one array or a tree of arrays."""
 
         def __getattr__(self, verb):
             return getattr(hvdlite.jax, verb.replace("grouped_", ""))
@@ -260,7 +260,7 @@ of_frameworks = libraries_that(lambda lib: not isinstance(lib, NumPy))
 
 
 def every_dtype_of(dtypes=None):
-    """Parametrize with each library and each of its dtypes, or those of them in `dtypes`."""
+    """Parametrize with each library and each of its dtypes; `dtypes` may limit the dtypes."""
     pairs = [
         (lib, dtype)
         for lib in LIBRARIES

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 class LikeNccl:
-    """A group of Gloo whose allreduces end after an abort, as NCCL's; Gloo's abort does nothing."""
+    """A group of Gloo whose abort() ends its allreduces, as NCCL's does and Gloo's does not."""
 
     def __init__(self, store, rank, size):
         self._group, self._aborted = dist.ProcessGroupGloo(store, rank, size), threading.Event()

@@ -65,11 +65,11 @@ def say(item, text: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    item.failed = False  # pytest calls the hook above only for tests below the conftest.py
+    item.failed = False  # pytest_runtest_makereport is not called for tests outside this folder
     result = yield
     if not meet(MEETING_SECONDS if item.failed else TIMEOUT_SECONDS + MEETING_SECONDS):
         who = f"rank {everyone.rank}: {item.nodeid}"
-        say(item, f"\n{who}: the others do not come; ending the job\n")
+        say(item, f"\n{who}: the other ranks have not ended this test; ending the job\n")
         MPI.COMM_WORLD.Abort(1)
     if len(sys.modules) > item.session.modules_exempt + 50:
         exempt_modules(item.session)

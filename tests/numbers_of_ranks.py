@@ -1,4 +1,4 @@
-"""Test data of all ranks, which each rank can compute, and expected results of reductions."""
+"""Test data that each rank can compute for all ranks, and expected results of reductions."""
 
 import functools
 import hashlib
@@ -9,8 +9,8 @@ import hvdlite as hvd
 from hvdlite.core import reduce_ops
 from hvdlite.core.shared_memory import own_host
 
-# Shapes with no element, one, an odd number, many dimensions, and above the size at which the
-# algorithm changes.
+# Shapes without elements, with one element, with an odd number of elements, with many dimensions,
+# and one that is so large that the algorithm changes.
 SHAPES = ((), (1,), (3, 0, 2), (0,), (3, 5, 7), (17,), (70_001,), (1, 2, 1, 2, 1, 2))
 MODEL = {"Sum": np.sum, "Average": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
 assert {*MODEL, "Adasum"} == {*reduce_ops.VALUES}, "a reduce op has no model here"
@@ -63,7 +63,7 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def adasum(vectors) -> np.ndarray:
-    """Return the Adasum, with ranks sorted by host; ranks beyond a power of two pair first."""
+    """Return the Adasum, with ranks sorted by host; extra pairs leave a power of two of vectors."""
     hosts = hvd.allgather_object(own_host().number)
     ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
     vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]
@@ -90,7 +90,7 @@ def same_everywhere(array) -> bool:
 
 
 def close(got, expected, dtype: str, note="") -> None:
-    """Assert that `got` has this dtype, and `expected`'s shape and values up to a rounding."""
+    """Assert that `got` has this dtype, the shape of `expected`, and its values up to rounding."""
     got = np.asarray(got)
     assert got.dtype == host_dtype(dtype) and got.shape == np.shape(expected)
     # comparing bytes takes a tenth of the time of assert_allclose

@@ -177,7 +177,7 @@ if __name__ == "__main__":
 
 
 def test_horovod_run_starts_ranks(tmp_path):
-    """The ranks must not inherit variables with which a lone process keeps MPI from sockets."""
+    """The ranks must not inherit variables by which a process alone keeps MPI from sockets."""
     (tmp_path / "starts.py").write_text(STARTS_RANKS)
     ended = python("-m", "hvdlite.as_horovod", "starts.py", cwd=tmp_path)
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
@@ -193,7 +193,7 @@ def test_a_wrong_value_of_hvdlite_horovod_sums_is_an_error():
     assert "HVDLITE_HOROVOD_SUMS is 'yes': expected 0 or 1" in ended.stderr
 
 
-def test_the_data_loader_reads_ahead_and_raises_the_readers_error():
+def test_horovods_data_loader_reads_ahead_and_raises_the_readers_error():
     from hvdlite.horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 
     class Numbers(BaseDataLoader):

@@ -22,14 +22,14 @@ BENCH = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K"]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
+def test_hvdlite_bench_runs_every_collective_in_every_kind_of_memory(ranks, tmp_path):
     options = [
         "--kinds=all",
         "--models=lenet",
         "--memory=private,trainer,zero-copy,sharded",
         "--idle=0.2",
     ]
-    # on 2 ranks, the tests of benchmarks.worker measure training steps, which take long
+    # training steps take long: on several ranks, the tests of benchmarks.worker measure them
     options += ["--no-tiny" if ranks == 1 else "--no-step"]
     files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
     job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
@@ -62,7 +62,7 @@ def test_the_bench_runs_every_kind_in_every_memory(ranks, tmp_path):
     assert "p50 ms" in job.output and "peak memory by rank" in job.output
 
 
-def test_the_bench_reports_that_zero_copy_cases_had_no_shared_memory(tmp_path):
+def test_hvdlite_bench_reports_zero_copy_cases_without_shared_memory(tmp_path):
     command = [*BENCH, "--models=", "--no-tiny", "--no-step", "--idle=0", "--apis=mxnet"]
     job = assert_passed(
         mpirun(
@@ -110,14 +110,14 @@ def test_the_benchmark_runs_the_cases_of_each_library(processes, library, cases_
     assert ("bandwidth" in kept) == (library == "alone")
 
 
-def test_execute_returns_the_cause_and_the_output_of_a_failed_command(tmp_path):
+def test_the_benchmark_returns_cause_and_output_of_a_failed_command(tmp_path):
     crash = [sys.executable, "-c", "raise SystemExit('no such library')"]
     assert "exit status 1\nno such library" in run.execute(crash, {}, 120)
     hang = [sys.executable, "-c", "import time; print('so far', flush=True); time.sleep(60)"]
     assert run.execute(hang, {}, 6).startswith("not done after 6 s\nso far")
 
 
-def test_a_system_that_is_not_built_is_left_out_with_the_reason(monkeypatch):
+def test_the_benchmark_leaves_out_a_system_that_is_not_built(monkeypatch):
     monkeypatch.setattr(plan.Contestant, "python", Path(sys.executable))
     monkeypatch.setitem(libraries.BUILT, "ucc", ROOT / "build" / "absent.so")
     kept = run.run("speed-2", plan.UCC, 0.01)
@@ -141,7 +141,7 @@ def test_a_system_that_is_not_built_is_left_out_with_the_reason(monkeypatch):
         ),
     ],
 )
-def test_a_component_that_open_mpi_does_not_use_is_left_out(log, reasons):
+def test_the_benchmark_leaves_out_a_component_that_open_mpi_refuses(log, reasons):
     """Otherwise the benchmark would show Open MPI's default under the component's name."""
     assert list(mpis.refused(log).values()) == reasons
 
@@ -153,7 +153,7 @@ def made_up(seconds: float) -> dict:
     return {"rows": rows, "machine": {"cores": "2", "processor": "P"}, "versions": {"MPI": "MPI"}}
 
 
-def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
+def test_the_benchmark_report_shows_medians_and_ratios_within_rounds(tmp_path):
     times = [(1e-3, 9e-3), (2e-3, 8e-3), (3e-3, 6e-3)]
     rounds = [{"hvdlite": made_up(ours), "Horovod": made_up(theirs)} for ours, theirs in times]
     for kept in rounds:
@@ -177,7 +177,7 @@ def test_the_report_shows_medians_of_rounds_and_ratios_within_rounds(tmp_path):
     assert "`MPI4PY_LIBMPI=.venv-intel/lib/libmpi.so.12`" in text and str(ROOT) not in text
 
 
-def test_benchmark_rounds_alternate_and_are_merged(tmp_path, monkeypatch):
+def test_benchmark_rounds_alternate_the_order_of_systems(tmp_path, monkeypatch):
     runs = []
 
     def run(work, contestant):
@@ -194,7 +194,7 @@ def test_benchmark_rounds_alternate_and_are_merged(tmp_path, monkeypatch):
     assert third == {"ours": 5, "theirs": 6}
 
 
-def test_a_table_is_written_between_the_marks_of_a_page(tmp_path):
+def test_the_benchmark_writes_its_table_between_the_marks_of_a_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- table -->\nold\n<!-- end -->\nb\n")
     harness.show("new\\1\n", page)
@@ -204,7 +204,7 @@ def test_a_table_is_written_between_the_marks_of_a_page(tmp_path):
         harness.show("new", page)
 
 
-def test_every_case_of_the_report_is_measured():
+def test_every_case_of_the_benchmark_report_is_measured():
     names = {case.name for case in plan.speed()}
     assert {row.ours for row in report.ROWS} | {row.theirs for row in report.ROWS} <= names
     assert {case for _, _, case in report.STEPS} <= names
@@ -220,13 +220,13 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     command = [sys.executable, "-m", f"benchmarks.{module}", "--rate=1gbit", f"--page={page}"]
     done = subprocess.run([*command, *arguments], cwd=ROOT, timeout=LIMIT)
     assert done.returncode == 0
-    # otherwise its rows would later be written to docs/hosts.md
+    # otherwise a later run would write these rows to docs/hosts.md
     (harness.BUILD / "hosts-1gbit.json").unlink()
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 
 def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
-    """The rows of two hosts with two ranks are times, a late rank, bytes and CPU."""
+    """Two hosts with two ranks have four rows: times, times with a late rank, bytes, CPU."""
     arguments = ["--layout=2x2", "--bytes=40000", "--only=hvdlite", "--only=tcp", "--rounds=1"]
     rows = [row.split(" | ") for row in rows_of_page("hosts", arguments, tmp_path) if "2x2" in row]
     assert [row[1] for row in rows] == [
@@ -239,7 +239,7 @@ def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
     assert all(float(cell.split()[0]) > 0 for cell in [*ours, *tcp, mpi[0]]) and not any(horovod)
 
 
-def test_the_table_of_small_arrays_names_the_fastest_other_system():
+def test_the_benchmark_table_of_small_arrays_names_the_fastest_other_system():
     """UCC, which C calls, is compared with hvdlite's calls from C; brackets have the spread."""
 
     def of_round(ours, mpi, gloo, ucc):
@@ -254,8 +254,8 @@ def test_the_table_of_small_arrays_names_the_fastest_other_system():
     assert [line[-3:] for line in alone.splitlines()[-2:]] == ["– |"] * 2
 
 
-def test_many_cores_are_measured_within_the_limit(monkeypatch):
-    """Each job may take what is left; the result names each system that did not run."""
+def test_the_benchmark_of_cores_keeps_its_time_limit(monkeypatch):
+    """Each job may use the time that is left; the result names each system that did not run."""
     clock, limits, saved = [100.0], [], []
 
     def run_job(layout, contestant, limit):
@@ -281,14 +281,14 @@ def test_many_cores_are_measured_within_the_limit(monkeypatch):
     assert "\n| Open MPI | 1 (1) | – | – | – | – | – |\n" in text
 
 
-def test_the_most_telling_layouts_come_first_and_teams_last():
+def test_the_benchmark_of_cores_measures_teams_last():
     jobs = cores.jobs_of(cores.layouts_of(16))
     assert list(dict.fromkeys(layout for layout, _ in jobs)) == ["2x8", "16x1", "4x4", "8x2"]
     assert jobs[0] == ("2x8", "hvdlite") and jobs[-1] == ("16x1", f"{cores.TEAMS}8")
     assert {"Intel MPI", "MPICH", "Open MPI, XHC", small.UCC} <= {name for _, name in jobs}
 
 
-def test_ranks_that_take_too_long_are_ended():
+def test_the_benchmark_ends_ranks_that_take_too_long():
     hang = [sys.executable, "-c", "import time; time.sleep(60)"]
     with pytest.raises(SystemExit, match="cores hvdlite: not done after 0 s"):
         list(harness.results(hang, "cores", ["hvdlite"], 0.3))
@@ -298,7 +298,7 @@ def calls_of(*seconds, sent=2_000_000):
     return [{"seconds": each, "sent": sent, "busy": 0.1} for each in seconds]
 
 
-def test_the_table_of_hosts_shows_medians_and_ratios():
+def test_the_benchmark_table_of_hosts_shows_medians_and_ratios():
     bound = 1_500_000 / harness.bytes_a_second("200mbit")
     runs = [
         {"hvdlite": {"sizes": {"1000000": calls_of(bound, 3 * bound)}, "late": [0.0005]}},
@@ -313,7 +313,7 @@ def test_the_table_of_hosts_shows_medians_and_ratios():
     assert "| 4x1 | CPU seconds a GB | 25.0 |  | 25.0 |  |  |" in text
 
 
-def test_the_tables_of_updates_show_time_and_speedup():
+def test_the_benchmark_tables_of_updates_show_time_and_speedup():
     """ShardedTrainer takes 2 ms, other trainers take 8 ms; the memory bandwidth is 1 GB/s."""
     found = {}
     for suite, updates in plan.UPDATES.items():

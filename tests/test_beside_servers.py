@@ -24,7 +24,7 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     return mpirun(workers, "-c", code, options=options, launcher=LAUNCHER, **more)
 
 
-INITS_FIRST = "import hvdlite; hvdlite.init(); import mxnet as mx"  # a server stays in init()
+INITS_FIRST = "import hvdlite; hvdlite.init(); import mxnet as mx"  # servers stay in init()
 NUMBERED = ("--numbered", "--servers=2")
 
 
@@ -71,7 +71,7 @@ except hvd.HvdliteError as error: report(os.getpid(), refused=str(error))
 
 
 def test_init_after_making_a_store_of_servers_is_refused():
-    """A process can have only one store of servers, and a second one would wait forever."""
+    """A process can have only one store of servers; a second store would wait forever."""
     own = "import mxnet as mx\nkv = mx.kv.create('dist_sync')"
     refused = assert_passed(beside_servers(2, own + BEGIN)).results().values()
     assert len(refused) == 2

@@ -26,8 +26,8 @@ def assert_went_on(ended, dead) -> None:
     found, size = results_without(dead, ended), len(ended)
     ends = [sorted(found).index(rank) for rank in (0, size - 1) if rank in found]
     for result in found.values():
-        # Of two killed ranks, one may die a step later than the other. A rank outside the pair may
-        # die while the pair is still in the step before, which is then repeated.
+        # Of two killed ranks, one may die a step later than the other. A rank outside of the set
+        # may die while the set is still in the step before; the ranks then repeat this step.
         assert (result["sizes"][:4], result["sizes"][7:]) == ([size] * 4, [len(found)] * 5)
         assert result["resets"][-1] == result["size"] == len(found)
         assert result["pair"] == ends
@@ -83,7 +83,7 @@ class Killer(threading.Thread):
     def __init__(self, folder, ranks: int, kills: int) -> None:
         super().__init__()
         self._folder, self._ranks, self._kills = folder, ranks, kills
-        self.times = []  # seconds at which ranks were killed
+        self.times = []  # moments at which ranks were killed
 
     def run(self) -> None:
         up = wait_until(lambda: len(os.listdir(self._folder)) == self._ranks, SECONDS)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from jobs import ROOT, assert_passed, assert_pieces_run, assert_program_learns, mpirun
+from jobs import ROOT, assert_blocks_run, assert_passed, assert_program_learns, mpirun
 from versions import MXNET2, no_examples, no_module
 
 pytest.importorskip("sklearn.datasets")
@@ -28,13 +28,13 @@ def test_the_module_example_learns_on_two_ranks():
 def test_the_python_code_of_the_training_page_runs(tmp_path):
     records = [sys.executable, "examples/make_records.py", str(tmp_path), "--images", "100"]
     subprocess.run(records, cwd=ROOT, check=True, timeout=120)
-    assert assert_pieces_run("training", tmp_path) > 8
+    assert assert_blocks_run("training", tmp_path) > 8
 
 
 @no_examples
 @pytest.mark.parametrize("pages", ["compression kvstore migrate", "elastic"])
 def test_the_python_code_of_each_page_runs(pages, tmp_path):
-    assert_pieces_run(pages, tmp_path)
+    assert_blocks_run(pages, tmp_path)
 
 
 def test_the_python_code_of_the_launch_page_runs(tmp_path):
@@ -55,5 +55,5 @@ def test_every_page_with_code_is_tested():
 
 
 @no_examples
-def test_the_whole_program_of_the_docs_learns(tmp_path):
+def test_the_mxnet_program_of_the_docs_learns(tmp_path):
     assert_program_learns("mxnet", tmp_path, jobs=2)

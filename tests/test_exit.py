@@ -48,7 +48,7 @@ def check_left(job, how: str, *waits: str) -> None:
 
 
 @pytest.mark.parametrize("how, waits", [("raise", [*TENSORS]), ("end", ["mxnet", "trainer"])])
-def test_the_error_of_waiting_ranks_says_why_a_rank_has_left(how, waits):
+def test_every_kind_of_wait_raises_an_error_that_says_why_a_rank_has_left(how, waits):
     job = script(3, "leave", how, "+".join(waits))
     check_left(job, how, *waits)
     assert (job.status == 0) == (how == "end")
@@ -171,7 +171,7 @@ REGISTERS = "import atexit; atexit.register(save)\n"
 def test_an_exception_in_an_exit_function_is_a_failure(code):
     """Python itself prints the exception and ends with exit code 0.
 
-    A function registered before hvdlite's runs later, when the rank has left the job.
+    A function that was registered before hvdlite's runs when the rank has left the job.
     """
     job = mpirun(3, "-c", code)
     assert "RuntimeError: the model was not saved" in job.output
@@ -192,8 +192,8 @@ def test_a_rank_that_ends_before_init_fails_the_waiting_ranks(how, status, text,
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = on_carrier(carrier, 3, EXITS, f"one_{how}_before_init", env=env)
     assert text in job.output, job.output
-    assert job.status == (status or job.status) != 0  # Open MPI's prterun crashes rarely
-    if carrier == "tcp":  # MPI ends the others when one fails
+    assert job.status == (status or job.status) != 0  # rarely, Open MPI's prterun crashes
+    if carrier == "tcp":  # with MPI, mpirun ends the other ranks when one rank fails
         assert job.output.count("script has ended without calling init()\n") >= 2
     assert not job.results()
 
@@ -257,14 +257,14 @@ def test_init_joins_a_process_and_the_processes_it_spawned(tmp_path):
 OUTLIVES = """
 import ctypes, sys, weakref, hvdlite, mxnet as mx, numpy as np
 
-for name in [name for name in sys.modules if name.startswith("mxnet")]:  # Python ends them in turn
+for name in [name for name in sys.modules if name.startswith("mxnet")]:  # Python frees each in turn
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
 sys.modules["mxnet.ndarray._internal"].kept = mx.nd.from_numpy(np.ones(3))
 memory = np.ones(3)
 ended = weakref.ref(memory)
 mx.nd.from_numpy(memory).wait_to_read()
 del memory
-assert ended() is None  # as by MXNet's own
+assert ended() is None  # freed, as without hvdlite
 """
 
 

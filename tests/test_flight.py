@@ -38,7 +38,7 @@ def test_a_stall_report_has_stacks_and_the_job_goes_on(tmp_path):
         assert "C stack of the main thread:" in part_of(text, rank)
         assert "done       12    4.0 kB  allreduce.gradient3" in part_of(text, rank)
     assert f"what each rank did last is in {tmp_path}" in job.output
-    assert all(result["heard"] for result in job.results().values()), "the script's own handler"
+    assert all(result["heard"] for result in job.results().values()), "the script's signal handler"
 
 
 def test_writing_stacks_while_threads_end_does_not_crash():
@@ -74,7 +74,7 @@ def test_the_report_of_survivors_has_the_last_operation_of_the_dead_rank(tmp_pat
 
 
 def test_stall_reports_of_shorter_and_shorter_names_are_right(tmp_path):
-    """The recorder writes all names to one buffer, so a short name may not show the old rest."""
+    """The recorder writes all names to one buffer; a long name must not show after a short one."""
     env = {"HVDLITE_REPORTS": str(tmp_path), "HVDLITE_STALL_CHECK_TIME_SECONDS": "1"}
     assert_passed(script(2, "recorded", "shrinks", str(tmp_path), env=env))
     # On a loaded machine other tensors may stall, too.
@@ -110,7 +110,7 @@ def snapshot(rank: int, ops=(), size=3, now=100.0, offset=0.0, **head) -> memory
     return memory.Snapshot({**plain, **where, **times, **head}, list(ops), "runs", now)
 
 
-def test_the_report_names_ranks_that_have_not_submitted():
+def test_the_report_names_ranks_that_have_not_submitted_a_tensor():
     ranks = [
         snapshot(0, [op("a", "done", 1, 98, ended=98.5), op("b", "waits", 2, 99)]),
         snapshot(1, [op("a", "done", 1, 98, ended=98.5)]),
@@ -132,7 +132,7 @@ def test_no_rank_is_blamed_for_an_operation_of_a_process_set():
     assert live.wait_of(one, [one]).ranks == []
 
 
-def test_the_straggler_is_found_with_aligned_clocks():
+def test_the_straggler_is_found_if_the_clocks_of_ranks_differ():
     def ops(late: float) -> list:  # the clock of rank 1 is 5 s ahead
         return [op(f"g{i}", "done", i, 10 + i + late, batch=i + 1, ended=11 + i) for i in range(20)]
 
@@ -151,7 +151,7 @@ def test_rates_between_two_samples_include_an_ongoing_wait():
 
 
 # ----------------------------------------------------------------------------------- hvdlite-top
-def test_top_sorts_ranks_by_a_column():
+def test_hvdlite_top_sorts_ranks_by_a_column():
     before = snapshot(0, steps=1)
     after = snapshot(
         0, [op("b", "waits", 2, 99.5)], now=101.0, steps=4, bytes_sent_network=2_000_000
@@ -164,9 +164,9 @@ def test_top_sorts_ranks_by_a_column():
     assert rows.COLUMNS[-2].text(second) == "has ended"
 
 
-def test_keys_select_what_top_shows():
+def test_keys_select_what_hvdlite_top_shows():
     view = top.View()
-    for key in ("x", top.DOWN, "j", "j", "k", "s"):  # with three ranks, "j" stops at the last one
+    for key in ("x", top.DOWN, "j", "j", "k", "s"):  # of three ranks, the second "j" is at the last
         view = top.pressed(view, key, [2, 0, 1])
     assert view == top.View("steps/s", 0)
     view = top.pressed(view, top.ESCAPE, [2, 0, 1])
@@ -190,7 +190,7 @@ os._exit(status)
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_top_in_a_terminal_obeys_keys(width):
+def test_hvdlite_top_in_a_terminal_obeys_keys(width):
     pytest.importorskip("rich")
     pid, terminal = pty.fork()
     if not pid:
@@ -208,7 +208,7 @@ def test_top_in_a_terminal_obeys_keys(width):
     assert ("pid" in text) == (width == 200)
 
 
-def test_top_prints_the_recorder_of_a_process_as_json():
+def test_hvdlite_top_prints_the_recorder_of_a_process_as_json():
     """The job has one rank, which starts hvdlite-top for its own process."""
     code = """
 import os, subprocess, sys, numpy, hvdlite as hvd
@@ -230,7 +230,7 @@ print(left.returncode, left.stderr)
     assert "has no flight recorder" in after
 
 
-def test_top_shows_ranks_of_other_hosts(tmp_path):
+def test_hvdlite_top_shows_ranks_of_other_hosts(tmp_path):
     """A fake ssh runs the command on this host, so both hosts report the same rank."""
     ssh = tmp_path / "ssh"
     ssh.write_text(
@@ -249,12 +249,11 @@ for hosts in ("there:2", "there, elsewhere"):
 hvd.shutdown()
 """
     told, failed = alone(code, HVDLITE_SSH=str(ssh)).split("job ")[1:]
-    # the same rank was reported by both hosts
     assert "2 of 1 ranks" in told and "2 of 1 ranks" in failed
     assert "no such h" not in told and "elsewhere: no such h\ufffdst" in failed
 
 
-def test_top_shows_that_a_host_no_longer_answers(tmp_path, monkeypatch):
+def test_hvdlite_top_shows_that_a_host_no_longer_answers(tmp_path, monkeypatch):
     """Otherwise the host's last report would seem to be new."""
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\necho '[]'; exec sleep 60\n")
@@ -270,7 +269,7 @@ def test_top_shows_that_a_host_no_longer_answers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("program, option", [(top, "--every"), (why, "--seconds")])
-def test_wrong_hosts_and_options_are_refused(program, option, monkeypatch, capsys):
+def test_hvdlite_top_and_why_refuse_wrong_hosts_and_options(program, option, monkeypatch, capsys):
     monkeypatch.setenv("HVDLITE_SSH", "/nowhere/ssh")
     monkeypatch.setattr(watching, "job_of", lambda which: "job")
     assert program.main(["-H", "far", *["--json"] * (program is top)]) == 2

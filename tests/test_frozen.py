@@ -49,7 +49,7 @@ def test_other_ranks_warn_of_the_stopped_rank_and_raise(frozen, tmp_path):
 
 
 @pytest.mark.timeout(60 + 120 * FREEZES)
-def test_random_freezes_are_reported_or_do_no_harm(tmp_path):
+def test_ranks_stopped_at_random_moments_are_reported_or_do_no_harm(tmp_path):
     seed = int(os.environ.get("SEED", time.time()))
     random.seed(seed)
     print(f"\nSEED={seed}")

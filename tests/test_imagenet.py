@@ -36,7 +36,7 @@ def train(records, checkpoint) -> str:
     ).output  # fmt: skip
 
 
-def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_run(records, tmp_path):
+def test_imagenet_py_resumed_gives_the_weights_of_an_uninterrupted_run(records, tmp_path):
     """The weights are bitwise equal."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     losses = [float(x) for x in re.findall(r"^epoch \d: loss (\S+),", train(records, whole), re.M)]
@@ -50,7 +50,7 @@ def test_a_resumed_run_gives_the_weights_of_an_uninterrupted_run(records, tmp_pa
 
 
 @pytest.mark.parametrize("options", [[], ["--kvstore", "dist_sync_mpi"]], ids=["", "kvstore"])
-def test_the_benchmark_prints_images_per_second_and_efficiency(options):
+def test_the_benchmark_of_imagenet_py_prints_speed_and_efficiency(options):
     line = ["examples/imagenet.py", *SMALL, "--benchmark", "--steps", "4", *options]
     output = assert_passed(mpirun(2, *line, timeout=100)).output
     assert re.search(r"^mobilenet0.25, 32 x 32, float32: [\d,.]+ images/s", output, re.M)

@@ -96,7 +96,7 @@ def test_signals_to_the_launcher_end_all_processes(number, tmp_path):
     assert job.status != 0
 
 
-FEW = [case for case in cases(seed=7, count=30) if case["when"] != "init"][:14]  # init: too slow
+FEW = [case for case in cases(seed=7, count=30) if case["when"] != "init"][:14]  # init takes long
 SLOW = 10  # extra seconds for a busy machine
 
 

@@ -95,7 +95,7 @@ def test_opening_a_group_with_a_late_rank_is_an_error_about_this_rank(tmp_path):
     first, second, late = (job.results()[rank] for rank in range(3))
     assert {first["kind"], second["kind"], late["kind"]} == {"stalled"}
     assert first["ranks"] == late["ranks"] == [2], (first, late)
-    assert second["ranks"] in ([2], []), second  # [] if it gave up before rank 0 told it
+    assert second["ranks"] in ([2], []), second  # [] if rank 1 gave up before rank 0 told it
     assert "rank 2 has not sent it" in first["text"]
     assert "is late: ranks [0, 1, 2] can't open a group of ranks" in second["text"]
 
@@ -108,14 +108,14 @@ def test_a_group_with_a_rank_that_has_given_up_is_an_error_on_all_ranks(tmp_path
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
-    """The opening thread must not use memory of the job after the other thread has freed it."""
+    """The thread that opens the group must not use memory that the other thread has freed."""
     env = {"HVDLITE_WINDOW": "0", "MALLOC_PERTURB_": "165"}
     job = assert_passed(script(2, "opened_meanwhile", "shuts down", env=env))
     assert job.results()[0]["text"] == "the job ended during this call"
 
 
 def test_closing_a_group_while_the_job_ends_is_safe():
-    """The group must not use the job's sockets after the other thread has freed them."""
+    """The group must not use sockets of the job that the other thread has freed."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 

@@ -131,9 +131,9 @@ def test_parallel_tests_pass_on_mxnets_other_engines(engine):
 
 
 def run_each(arguments: list) -> int:
-    """Run pytest several times in one process, which is a rank: MXNet's import takes longer than
-    most runs. Each argument is a JSON list of variables and pytest's arguments. hvdlite is
-    initialized again for each run.
+    """Run pytest several times in this rank, because MXNet's import takes longer than most runs.
+
+    Each argument is a JSON list of variables and pytest's arguments. Each run initializes hvdlite.
     """
     import hvdlite as hvd
 

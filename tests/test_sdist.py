@@ -38,7 +38,7 @@ def install(python: Path, *packages: str) -> None:
     line = [str(python), "-m", "pip", "install", "--quiet", *packages]
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"{packages} can't be had: {done.stderr.strip()[-300:]}")
+        pytest.skip(f"{packages} can't be installed: {done.stderr.strip()[-300:]}")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def sdist(request, python, tmp_path) -> Path:
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split("\0")
     if not any(files):
-        pytest.skip("not a clone: what belongs to the package is not known")
+        pytest.skip("not a clone, so the files of the package are not known")
     for file in filter(None, files):
         copy = tmp_path / "source" / file
         copy.parent.mkdir(parents=True, exist_ok=True)

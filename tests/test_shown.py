@@ -32,12 +32,12 @@ def test_a_rank_that_waits_long_sleeps():
     assert job.results().keys() == {0, 1}
     for rank, result in job.results().items():
         print(f"rank {rank}: its engine slept {result['sleeps']} times in 2 s of waiting")
-        assert 1 <= result["sleeps"] <= 200  # polling every millisecond: 2000
+        assert 1 <= result["sleeps"] <= 200  # polling every millisecond makes 2000
 
 
 @pytest.mark.parametrize("nudge", ["1", "0"])
-def test_a_nudge_wakes_a_rank_that_has_only_mpi_connections(nudge):
-    """MPI can only be polled, so without nudges a sleeping rank notices a late rank 10 ms later."""
+def test_hvdlite_nudge_wakes_a_rank_that_has_only_mpi_connections(nudge):
+    """A nudge is a datagram. Without nudges, a sleeping rank polls MPI only every 10 ms."""
     rounds = 40
     env = {"HVDLITE_WINDOW": "0", "HVDLITE_NUDGE": nudge}
     job = assert_passed(script(3, "shown", "nudged", str(rounds), env=env))

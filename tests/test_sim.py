@@ -29,7 +29,7 @@ def test_a_small_simulated_job_is_close_to_the_bound_of_the_links():
 
 
 def test_a_ring_cuts_its_chunks_evenly():
-    """Uneven segments (60 KiB of 62.5 KB) would take 3.2 times the bound; latency adds, too."""
+    """Uneven segments, of 60 KiB and 1 KB, would take 3.2 times the bound of the links."""
     place = sim.Place(8, rate=25e9)
     found = sim.run(place, [(125_000, 1.0)], algorithm="ring")
     assert found["steps"][0] < 2.8 * place.bound(500_000)

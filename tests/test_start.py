@@ -1,4 +1,4 @@
-"""How init() starts a job: in scripts that handle MPI themselves, in children, workers, alone."""
+"""How init() starts a job: in scripts that handle MPI, in children and workers, and alone."""
 
 import json
 import re
@@ -81,7 +81,7 @@ def test_mpi_yields_if_ranks_outnumber_cores(users):
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
 
 
-# Rank 1 waits until rank 0's shell, which first waits for some seconds, has printed the warning.
+# Rank 1 waits until rank 0's child init_wait.py, which first waits some seconds, has warned.
 LATE = """
 import os, time
 from pathlib import Path
@@ -155,7 +155,7 @@ def test_init_in_a_forked_child_is_an_error_and_the_parent_goes_on(parent, tmp_p
     assert job.lines("SUM ") == ["2.0", "2.0"]
     refused = job.lines("REFUSED ")
     assert len(refused) == 8 and f"this process was forked {told}" in refused[0]
-    # this would mean that the child has closed its parent's connection
+    # this text would mean that a child has closed its parent's connection
     assert "Bad file descriptor" not in job.output
 
 
@@ -218,7 +218,7 @@ def test_a_ranks_child_may_start_a_separate_job(how, carrier, tmp_path):
     (tmp_path / "sizes.py").write_text(INIT_IN_A_CHILD)
     own = words if "-c" in words else [*words, sys.executable, str(tmp_path / "sizes.py")]
     if carrier == "tcp" and how == "by hvdliterun":
-        pytest.skip("there is no MPI here")
+        pytest.skip("ranks without MPI can't start MPI")
     assert re.findall(r"SIZE (\d)", with_a_child(carrier, *own).output) == 2 * sizes
 
 
@@ -237,7 +237,7 @@ def test_processes_that_a_rank_starts_may_use_every_network(begun, ranks):
 
 
 def test_a_process_without_a_launcher_makes_no_file_in_dev_shm():
-    """Without a launcher, Open MPI would not remove that file."""
+    """Without a launcher, Open MPI would leave its file there."""
     code = HVD + "hvd.init(); print('sm_segment' in open('/proc/self/maps').read())"
     assert alone(code, **MPI_SETTINGS) == "False\n"
 

@@ -62,7 +62,7 @@ def test_two_ranks_on_two_cores_have_no_helper_threads():
     assert [found[rank]["helpers"] for rank in range(2)] == [0, 0]
 
 
-def test_results_have_the_same_bits_in_teams():
+def test_results_have_the_same_bits_with_and_without_teams():
     found = [results(ended(4, "bits", env={"HVDLITE_TEAM_RANKS": team})) for team in ("1", "2")]
     digests = [{of_rank["digest"] for of_rank in each.values()} for each in found]
     assert digests[0] == digests[1]

@@ -1,4 +1,4 @@
-"""Run functions in threads of a rank concurrently, such as waits for the same handles."""
+"""Run functions concurrently in threads of one rank, for example waits for the same handles."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Check traces, in the Trace Event Format for ui.perfetto.dev; read this rank's recorder."""
+"""Check traces in the Trace Event Format (ui.perfetto.dev); count this rank's recorded steps."""
 
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -49,7 +49,7 @@ def _spans_of_track(events: List[Dict[str, Any]]) -> Tuple[str, Spans]:
 
 
 def counted(step: Callable[[], Any], steps: int) -> int:
-    """Do the steps, and gather an object after every 20; return how many steps were recorded."""
+    """Do the steps, with an allgather_object() after every 20; return the recorded number."""
     with memory.Recorder(f"/proc/self/fd/{lib.hvd_flight_file()}") as recorder:
         before = recorder.head()["steps"]
         for number in range(steps):

@@ -33,7 +33,7 @@ every_case = pytest.mark.parametrize(
 
 
 def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
-    """Compare this rank's gradient with the changes of the loss when each of its elements changes.
+    """Compare this rank's gradient with the change of the loss for each element of its input.
 
     :param lib: ``lib.gradient`` takes a verb, a float64 column, options, and a function that
         returns the weights of a result of a given shape; it returns the weighted sum of the

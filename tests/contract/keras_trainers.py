@@ -1,4 +1,4 @@
-"""A trainer for Keras 3: its optimizers, on the backend that KERAS_BACKEND names."""
+"""A trainer for Keras 3: DistributedOptimizer, on the backend that KERAS_BACKEND names."""
 
 import copy
 

@@ -18,7 +18,7 @@ class Gluon(Trainer):
     errors = (hvdlite.HvdliteError, mx.MXNetError)
 
     def __init__(self, weights, **options) -> None:
-        # names with different numbers on rank 0: sorted as text, dense10 comes before dense9
+        # Rank 0's names have other numbers, which sort differently as text: dense10 < dense9.
         built = 8 if hvdlite.rank() == 0 else 0
         self.params = [
             mx.gluon.Parameter(f"dense{built + i}_w", shape=w.shape) for i, w in enumerate(weights)
@@ -90,7 +90,7 @@ class Gluon(Trainer):
 
     @staticmethod
     def end_all() -> None:
-        """Raise each error within the test; MXNet raises only one of several at a time."""
+        """Wait until no error is left for the next test: MXNet raises one error per wait."""
         for _ in range(20):
             with contextlib.suppress(mx.MXNetError):
                 return mx.nd.waitall()
@@ -202,7 +202,7 @@ class Module(Trainer):
         self.freeze(())
 
     def freeze(self, numbers) -> None:
-        """Note the names of frozen parameters: a Module takes them only when it is made."""
+        """Note the names of frozen parameters: Module takes these names in its constructor."""
         self.fixed = [f"w{i}" for i in numbers]
 
     def bound(self, x):

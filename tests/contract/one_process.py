@@ -16,7 +16,7 @@ def batch_of(rank: int, step: int, rows: int = 4) -> np.ndarray:
 
 
 def gradients(weights: list, x: np.ndarray, layers: int = 2) -> list:
-    """Return the gradients of the mean over rows of the last layer's sum of squares."""
+    """Return the gradients of the loss: the last layer's sum of squares, averaged over rows."""
     w0, b0, w1, b1 = weights
     hidden = np.tanh(x @ w0 + b0)
     zero = [np.zeros_like(w1), np.zeros_like(b1)]

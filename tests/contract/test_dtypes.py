@@ -1,4 +1,4 @@
-"""Collectives give right values of the right dtype, for each dtype that core and library have."""
+"""Collectives give right values of the right dtype, for each dtype of the core and the library."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 @each
 @pytest.mark.parametrize("dtype", DTYPE_CODES)
-def test_every_dtype_has_right_values(kind, dtype, rank, size):
+def test_collectives_of_every_dtype_give_right_values_and_dtypes(kind, dtype, rank, size):
     if dtype in kind.lacks:
         pytest.skip("the library has no such dtype")
     everyone = [np.array([r % 2, 1, 0]) for r in range(size)]

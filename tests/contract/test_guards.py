@@ -1,4 +1,4 @@
-"""Guards of each library: errors name weights that differ between ranks, and NaN gradients."""
+"""hvd.Guard names weights that differ between ranks, and gradients with NaN or infinity."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def test_a_guard_sends_nothing_between_two_checks(kind, rank):
         guard.step()
 
 
-@pytest.mark.skipif(not mx, reason="row_sparse weights are MXNet's")
+@pytest.mark.skipif(not mx, reason="needs MXNet: row_sparse weights")
 def test_a_guard_checks_sparse_weights(rank, several):
     param = mx.gluon.Parameter("p", shape=(5, 2), stype="row_sparse", grad_stype="row_sparse")
     param.initialize(mx.init.One())

@@ -21,7 +21,7 @@ def called(module, verb: str, given):
 @pytest.mark.parametrize("given", [MASKED, [MASKED], [[1.0, np.ma.masked]] * 12], ids=type)
 @pytest.mark.parametrize("verb", OF_NUMPY)
 def test_a_masked_array_is_refused(verb, given):
-    for _repeat in range(3):  # calls after the second are prepared
+    for _repeat in range(3):  # the third call of one name does not check its arguments in Python
         called(hvdlite.numpy, verb, np.ones((12, 2)))
         with pytest.raises(ValueError, match=r"masked, .* pass array\.filled\(0\)"):
             called(hvdlite.numpy, verb, given)
@@ -35,7 +35,7 @@ def test_masked_arrays_are_refused_as_out_and_as_splits(size):
         hvdlite.numpy.alltoall(np.ones((size, 2)), np.ma.array([1] * size), name="x")
 
 
-@pytest.mark.skipif(not tf, reason="TensorFlow and Keras take arrays, too")
+@pytest.mark.skipif(not tf, reason="needs TensorFlow and Keras")
 def test_tensorflow_and_keras_refuse_masked_values():
     import hvdlite.keras
 
@@ -80,7 +80,7 @@ def test_lists_and_other_array_types_are_reduced(given, size):
     assert type(result) is np.ndarray and (result == np.asarray(given) * size).all()
 
 
-@pytest.mark.skipif(not mx, reason="MXNet's arrays")
+@pytest.mark.skipif(not mx, reason="needs MXNet")
 def test_mxnet_sparse_arrays_and_non_arrays_are_refused(size):
     whole = np.array([[0.0, 2.0], [0.0, 0.0]], "float32")
     refused = {"ndarray": whole, "float": 1.0}
@@ -127,7 +127,7 @@ def odd_tensors() -> dict:
         return {**odd, "inferred": (torch.ones(2), None), "expanded": (ones[:1].expand(3), None)}
 
 
-@pytest.mark.skipif(not torch, reason="PyTorch's tensors")
+@pytest.mark.skipif(not torch, reason="needs PyTorch")
 @pytest.mark.parametrize("name", odd_tensors() if torch else ())
 def test_unusual_tensors_of_pytorch_are_reduced_or_refused(name, size):
     given, error = odd_tensors()[name]

@@ -16,8 +16,8 @@ from threads import in_threads
 import hvdlite as hvd
 from hvdlite.core import names, prepared
 
-COMES = 4  # more calls than are needed until a call is prepared
-TRIES = 8  # calls of which the one with the fewest calls in Python counts
+COMES = 4  # after so many calls of one name, the next call is prepared
+TRIES = 8  # calls that are measured; the call that runs the fewest Python functions counts
 preparing = libraries_that(lambda lib: lib.prepares)
 
 
@@ -40,15 +40,15 @@ def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
             results.append((lib.call("allreduce", x, name="of", **how), size - 1 + i))
         total = lib.call("allreduce", np.full(3, rank + i), name="of", op=hvd.Sum)
         results.append((total, n + size * i))
-    # check at the end, so that a call that changes the result of an earlier one is noticed
+    # check at the end, so that the test fails if a call changes the result of an earlier call
     for got, expected in results:
         np.testing.assert_allclose(got, np.full(got.shape, expected), rtol=1e-6)
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result, and its calls: None for each in Python, and each C call "new".
+    """Return a function's result and its calls: None for a Python function, or cffi's ffi.new.
 
-    A wait that lasts long makes more calls, as does a garbage collection.
+    Long waits and garbage collections make more calls.
     """
     calls = []
 
@@ -64,7 +64,7 @@ def watched(function, *arguments, **options) -> tuple:
 
 @preparing
 @pytest.mark.parametrize("name, most", [("few", 4), (None, 7)])
-def test_a_repeated_call_is_not_described_again(lib, name, most, rank, size):
+def test_a_repeated_allreduce_makes_few_python_calls(lib, name, most, rank, size):
     for form in forms_of(lib):
         results, calls, uses = [], [], COMES if name else 2 * names._RECURRING + 2
         for i in range(uses + TRIES):
@@ -282,7 +282,7 @@ def gathered(shapes, i: int) -> np.ndarray:
     return np.concatenate([np.full(shape, float(r + i)) for r, shape in enumerate(shapes)])
 
 
-VERBS = {  # verb -> function of this rank's input in use i that returns the expected result
+VERBS = {  # verb -> function of (input of this rank in call i, i, size): the expected result
     "allgather": lambda x, i, size: gathered([x.shape] * size, i),
     "broadcast": lambda x, i, size: np.full_like(x, i),
     "alltoall": lambda x, i, size: gathered([(len(x) // size, *x.shape[1:])] * size, i),

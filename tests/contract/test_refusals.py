@@ -6,7 +6,8 @@ from libraries import differentiable, every_library, libraries_that, of_framewor
 
 import hvdlite as hvd
 
-# Calls in which rank 0 differs: name, verb, both calls, and how the error describes each.
+# Calls in which rank 0 differs from the other ranks: name -> verb, rank 0's array, the others'
+# array, rank 0's options, the others' options, what differs, and the error's words for each side.
 ONES = {shape: np.ones(shape, "float32") for shape in ((3,), (6,), (2, 3), (4, 3), (5, 3), (4, 4))}
 SUM, AVERAGE = {"op": hvd.Sum}, {"op": hvd.Average}
 SPLITS = {"splits": [1] + [0] * (hvd.size() - 1)}
@@ -33,7 +34,7 @@ DISAGREE = {
 @every_library
 @pytest.mark.parametrize("case", DISAGREE)
 def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
-    """All ranks get the error even if their caches already know the tensor."""
+    """All ranks get the error even if they have cached the tensor from earlier calls."""
     verb, first, second, options, others, what, ours, theirs = DISAGREE[case]
     arrays = [np.ones((3,), x) if isinstance(x, str) else ONES[x] for x in (first, second)]
     for _ in range(0 if lib.graphs else 3):
@@ -44,7 +45,7 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     text = f"'{verb}.w': ranks disagree on the {what}: "
     if ours:
         text += f"rank 0: {ours}; {rest}: {theirs}. Submit the same {what} on every rank."
-    # groups have names that end in [0]: TensorFlow's allgathers, all of JAX
+    # names of grouped calls end in [0]: TensorFlow groups allgathers, and JAX groups every call
     assert text in str(caught.value).replace("w[0]'", "w'")
     if not lib.compiles:  # errors from a graph also list its nodes
         assert len(set(hvd.allgather_object(str(caught.value)))) == 1

@@ -17,7 +17,7 @@ loading = trainers_that(lambda kind: kind.saves or kind.loads)
 def made(kind, codec=None, **options):
     if codec:
         if "compression" not in kind.takes or codec not in kind.codecs:
-            pytest.skip("takes no such codec")
+            pytest.skip("the trainer takes no such codec")
         options["compression"] = kind.compression(codec)
     return kind(start_weights(), **options)
 
@@ -32,7 +32,7 @@ def train(trainer, steps) -> list:
 @pytest.mark.parametrize("codec", [None, "1bit"])
 @pytest.mark.parametrize("steps", [0, 3], ids=["before the first step", "later"])
 def test_the_next_step_fails_if_only_one_rank_has_loaded_states(kind, codec, steps, rank, several):
-    """Without the error, that rank's update would differ."""
+    """Without the error, this rank's weights would differ from the weights of other ranks."""
     trainer, trained = made(kind, codec), made(kind, codec)
     train(trained, range(2))
     before, states = train(trainer, range(steps)), trained.saved()
@@ -67,7 +67,7 @@ def test_saved_states_include_the_residuals_of_compression(kind, codec, late):
     """A resumed run equals the uninterrupted one, even if a new parameter changes the buckets."""
     trainer = made(kind, codec)
     if late and not hasattr(trainer, "add_parameter"):
-        pytest.skip("takes none")
+        pytest.skip("the trainer takes no new parameters")
     weights = train(trainer, range(3))
     resumed = kind(weights, compression=kind.compression(codec))
     resumed.load(trainer.saved())
@@ -90,7 +90,7 @@ def test_a_rank_does_not_load_the_residuals_of_another_rank(kind, rank, several)
 
 @saving
 @pytest.mark.parametrize("late", [None, 1], ids=["", "of an older commit"])
-def test_a_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
+def test_an_elastic_commit_keeps_the_residuals_of_each_rank(kind, late, rank, several):
     """A rank that has an older commit than others warns that it has lost its residuals."""
     trainer = made(kind, "1bit")
     train(trainer, range(1))

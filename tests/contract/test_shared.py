@@ -28,7 +28,7 @@ def uncopied() -> bool:
 def test_shared_arrays_and_parts_of_them_are_summed_in_place(lib, dtype, rank, size):
     """The parts begin at the same place on all ranks, then at different places."""
     if not hasattr(lib.hvd, "empty_shared"):
-        pytest.skip("has none")
+        pytest.skip("the library has no empty_shared()")
     for shape in ((), (7,), (300, 1001), (0, 3)):
         own = lib.make(numbers(dtype, shape, rank), dtype)
         x = lib.hvd.empty_shared(shape, own.dtype)

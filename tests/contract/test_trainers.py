@@ -60,7 +60,7 @@ HOW = [
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_training_equals_one_process_on_the_joined_batch(kind, how, size, report_parity):
     if not {*how} <= {*kind.takes}:
-        pytest.skip("takes no such option")
+        pytest.skip("the trainer takes no such option")
     if kind.graphs and how.get("num_groups", 2) != 2:
         pytest.skip("other trainers test 1 and 100 groups")
     trainer, expected = kind(start_weights(), **how), OneProcess(start_weights())
@@ -95,7 +95,7 @@ def test_training_with_several_passes_per_step_equals_one_process(kind, passes, 
 def test_compressed_training_is_close_to_one_process(kind, codec, size):
     """test_codec.py tests the exact results of each lossy codec."""
     if "compression" not in kind.takes or codec not in kind.codecs:
-        pytest.skip("takes no such codec")
+        pytest.skip("the trainer takes no such codec")
     Halved.shapes.clear()
     trainer, expected = (
         kind(start_weights(), compression=kind.compression(codec)),
@@ -106,14 +106,14 @@ def test_compressed_training_is_close_to_one_process(kind, codec, size):
     if codec == "own":
         assert Halved.shapes == {w.shape for w in start_weights()}
     else:
-        assert largest_difference(trainer, expected) > 1e-6, "it is not compressed"
-        assert largest_difference(trainer, OneProcess(start_weights())) > 1e-3, "it has not trained"
+        assert largest_difference(trainer, expected) > 1e-6, "nothing was compressed"
+        assert largest_difference(trainer, OneProcess(start_weights())) > 1e-3, "no training"
 
 
 @trainers_that(lambda kind: kind.freezes)
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 3)])
 def test_parameters_frozen_at_first_are_trained_after_unfreezing(kind, numbers):
-    """After two steps all parameters are trained."""
+    """All parameters are trained from the third step on."""
     trainer, expected = kind(start_weights()), OneProcess(start_weights())
     trainer.freeze(numbers)
     expected.frozen = numbers

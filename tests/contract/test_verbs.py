@@ -37,7 +37,7 @@ every_number = every_dtype_of({d for lib in LIBRARIES for d in lib.dtypes} - {"b
 
 def skip_if_slow(lib, op: str) -> None:
     if lib.graphs and op not in ("Average", "Sum"):
-        pytest.skip("eager calls test the other ops")
+        pytest.skip("only eager calls of TensorFlow test this op")
 
 
 def shapes_of(lib) -> list:
@@ -76,7 +76,7 @@ def test_prescale_and_postscale_multiply_before_and_after_the_sum(lib, dtype, op
 
 
 @every_float
-def test_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
+def test_sums_of_random_numbers_have_the_same_bits_on_all_ranks(lib, dtype, rank, size):
     everyone = [np.random.RandomState(r).randn(5, 20_001).astype("float32") for r in range(size)]
     if dtype != "bfloat16":
         everyone = [each.astype(dtype) for each in everyone]
@@ -105,8 +105,8 @@ def test_adasum_equals_the_formula_of_the_paper_in_python(lib, dtype, rank, size
 
 
 @every_library
-def test_adasum_combines_each_of_several_fused_tensors_separately(lib, rank, size):
-    """Adasum of the fused buffer, as if it were one vector, would give another result."""
+def test_adasum_combines_each_tensor_of_a_batch_separately(lib, rank, size):
+    """Adasum of the whole batch, as if it were one vector, would give another result."""
     vectors = [[reals("float32", (9,), r + 10 * i) for r in range(size)] for i in range(30)]
     results = lib.call("grouped_allreduce", *(v[rank] for v in vectors), op=hvd.Adasum)
     for y, v in zip(results, vectors):
@@ -302,7 +302,7 @@ def test_averages_count_only_ranks_that_have_not_joined(lib, rank, size):
 
 @every_library
 def test_unnamed_calls_match_again_after_all_ranks_have_joined(lib, rank, size):
-    """Before join() ranks made different numbers of calls; later names must not depend on them."""
+    """Before join() ranks have made different numbers of calls, on which no name may depend."""
     for first in range(size):
         if rank != first:
             with pytest.raises(

@@ -49,7 +49,7 @@ def weight():
     return {"w": made}
 
 
-# Other functions, each with a function that returns correct arguments.
+# Functions that are no verbs, each with a function that returns correct arguments.
 OTHERS = [
     (hvd.broadcast_object, lambda: {"obj": 1}),
     (hvd.allgather_object, lambda: {"obj": 1}),
@@ -125,11 +125,11 @@ def test_a_collectives_error_names_the_invalid_argument(module, verb, rank, size
 @pytest.mark.parametrize(
     "function, good", OTHERS, ids=lambda value: getattr(value, "__qualname__", "")
 )
-def test_the_error_of_other_functions_names_the_wrong_argument(function, good, rank):
+def test_the_error_of_a_function_names_the_wrong_argument(function, good, rank):
     check_refused(function, rank, **good())
 
 
-@pytest.mark.skipif(not torch, reason="PyTorch has sparse tensors")
+@pytest.mark.skipif(not torch, reason="needs PyTorch")
 def test_the_error_of_sparse_allreduce_async_names_the_wrong_argument(rank):
     sparse = torch.eye(2).to_sparse(1)
     start = hvdlite.torch.sparse_allreduce_async

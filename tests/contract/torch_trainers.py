@@ -33,7 +33,7 @@ class OfTorch(Trainer):
         self.optimizer, self.options = None, options
 
     def make(self) -> None:
-        # called late, when it is known which weights are frozen from the start
+        # the first step calls make(), when it is known which weights are frozen from the start
         if self.optimizer is None:
             self.optimizer = torch.optim.SGD(self.network.parameters(), RATE, MOMENTUM)
             self.distribute(**self.options)
@@ -144,7 +144,7 @@ class HookOfDDP(OfTorch):
             self.module.register_comm_hook(self.state(), hvd.allreduce_hook)
         before = hvd.stats()["tensors"]
         super().train(*passes, **options)
-        assert hvd.stats()["tensors"] > before, "the hook is not called"
+        assert hvd.stats()["tensors"] > before, "PyTorch has not called the hook"
 
 
 @trainer

@@ -16,8 +16,8 @@ import pytest
 from jobs import (
     MPI_SETTINGS,
     ROOT,
+    assert_blocks_run,
     assert_passed,
-    assert_pieces_run,
     assert_program_learns,
     mpirun,
     rank_commands,
@@ -130,7 +130,7 @@ def test_the_whole_program_of_the_docs_learns(framework, tmp_path):
 
 @pytest.mark.parametrize("pages", ["pytorch backend", "tensorflow", "trees", "jax"])
 def test_the_python_code_of_each_page_runs(pages, tmp_path):
-    assert assert_pieces_run(pages, tmp_path) > 0
+    assert assert_blocks_run(pages, tmp_path) > 0
 
 
 START = (

@@ -3,7 +3,7 @@
 The import of MXNet then takes 0.5 s instead of 1.6 s, that of TensorFlow 3.4 s instead of 6 s.
 Both import other installed libraries that the tests do not need; during these imports the other
 libraries seem to be missing. MXNet compiles a Python function for each of its 2,600 operators;
-this module delays that to the operator's first call.
+here it compiles a function only when the operator is first called.
 
 PyTorch's first optimizer imports the compiler, which takes 1.5 s, only to exclude functions of the
 optimizer from compilation. Here these functions run unchanged until a program imports the compiler.

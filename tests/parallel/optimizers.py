@@ -1,4 +1,4 @@
-"""Optimizers, and trainers that use them: hvdlite's, those with its KVStore, and Gluon's."""
+"""Optimizers and trainers: hvdlite's, Gluon's with hvdlite's KVStore, and plain Gluon's."""
 
 import mxnet as mx
 import pytest
@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """step() takes one rank's batch size, as in hvdlite's trainers, although a store sums ranks."""
+    """step() takes one rank's batch size, as hvdlite's trainers do, although a store sums."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)

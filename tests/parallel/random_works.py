@@ -1,4 +1,4 @@
-"""Random collectives: kind, dtype, shape and op, with some mismatches; a NumPy model of each."""
+"""Random collectives, in some of which one rank's arguments differ, and a NumPy model of each."""
 
 from typing import NamedTuple
 

@@ -14,7 +14,7 @@ import hvdlite as hvd
 
 @pytest.fixture(autouse=True)
 def only_the_loss_scaler(monkeypatch):
-    """Replace amp.init(), which would make all operators cast to float16, which CPUs lack."""
+    """Use AMP without amp.init(), which makes operators cast to float16: CPUs can't compute it."""
     monkeypatch.setattr(amp.amp, "_amp_initialized", True)
     monkeypatch.setattr(amp.amp, "_amp_loss_scale_initialized", True)
 
@@ -32,7 +32,7 @@ def make(net, **options):
     return trainer
 
 
-def test_gradients_are_unscaled_and_clipped_after_the_allreduce(size):
+def test_with_amp_gradients_are_unscaled_and_clipped_after_the_allreduce(size):
     """The recipe of MXNet's manual: allreduce_grads, unscale, clip, update."""
     net, alone = dense_net(), dense_net()
     trainer, plain = make(net), plain_trainer(alone, momentum_sgd())

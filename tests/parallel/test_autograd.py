@@ -44,7 +44,7 @@ def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size
 
 
 def test_many_concurrent_recorded_collectives_do_not_deadlock(rank, size):
-    """MXNet has fewer threads than collectives; ranks start these in opposite order."""
+    """MXNet has fewer threads than collectives; ranks start the collectives in opposite orders."""
     leaves = [leaf(mx.nd, np.full((5,), float(i))) for i in range(60)]
     order = range(60) if rank % 2 else reversed(range(60))
     with autograd.record():
@@ -134,7 +134,7 @@ def test_an_in_place_collective_on_a_recorded_array_is_an_error(module, verb, ra
 
 
 def test_a_trainer_may_reduce_gradients_inside_record(rank, size):
-    """The trainer works on views of the gradients. Autograd records how the views are made."""
+    """The trainer makes views of the gradients, and autograd records the making of views."""
     net = mx.gluon.nn.Dense(2, in_units=3)
     net.initialize(mx.init.One())
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1})

@@ -51,7 +51,7 @@ def cast(net):
 
 
 def reinitialize(net):
-    """Change only values that may differ between ranks."""
+    """Change only values, which ranks need not have in common."""
     net[1].initialize(mx.init.One(), force_reinit=True)
 
 

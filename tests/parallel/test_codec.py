@@ -44,7 +44,7 @@ def test_2bit_sums_equal_mxnets_bit_by_bit(several):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_an_average_is_computed_before_it_is_rounded(dtype):
+def test_a_16_bit_average_is_computed_before_it_is_rounded(dtype):
     reducer = Reducer(getattr(hvd.Compression, dtype))
     big = reduced(reducer, np.full(9000, 6e4, "float32"), "big")
     assert np.isfinite(big).all()  # the sum, size * 6e4, overflows float16, but the average fits

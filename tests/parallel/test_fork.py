@@ -53,7 +53,7 @@ def test_calls_of_a_forked_child_are_refused(size):
 
 
 def test_a_forked_worker_may_ask_for_rank_and_size():
-    """Scripts that shard an IterableDataset ask in the workers."""
+    """Scripts that shard an IterableDataset call rank() and size() in the workers."""
     asked = hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size
     assert in_child(lambda: [ask() for ask in asked]) == [ask() for ask in asked]
 
@@ -86,8 +86,8 @@ def test_a_forked_child_does_not_wait_for_its_parents_handles(rank, size):
     hvd.synchronize(done)
 
 
-def test_a_forked_child_frees_inherited_work_without_waiting(rank, size):
-    """A child inherits such work, for example, in a bucket of an optimizer."""
+def test_a_forked_child_frees_its_parents_collectives_without_waiting(rank, size):
+    """For example, an optimizer's bucket has a collective in progress at the fork."""
     x, out = np.ones(2), np.ones(2)
     started = start_all(lib.HVD_ALLREDUCE, ["s"], [x], [out], [{"op": hvd.Sum}]) if rank == 0 else 0
     text = in_child(lambda: error_of(started.finish) if started else "")

@@ -41,7 +41,7 @@ def test_each_result_of_a_group_raises_the_errors_of_all_members(bad, waited, ra
 
 
 def test_a_group_is_sent_when_mxnet_has_computed_all_its_tensors(rank, size, several, asynchronous):
-    # Some jobs of the tests set HVDLITE_BYTES_AHEAD=1, which prevents fusion.
+    # With HVDLITE_BYTES_AHEAD=1, which some jobs of the tests set, each tensor is a batch.
     batches = 2 if "HVDLITE_BYTES_AHEAD" in os.environ else 1
     late, early = mx.nd.ones((100, 100)), mx.nd.ones(3)  # too small to be cut into pieces
     early.wait_to_read()
@@ -82,7 +82,7 @@ def test_grouped_calls_of_different_lengths_fail_on_all_ranks(rank, size, severa
         for result in hvd.grouped_allreduce([mx.nd.array(x) for x in arrays], name="w"):
             result.wait_to_read()
     text = r"'%s.w.rows': ranks disagree on the shape: rank 0: \(1, 3, 2\); .*: \(1, 2, 2\)"
-    for kind in ("allgather", "reducescatter"):  # of MXNet arrays, ranks first exchange row counts
+    for kind in ("allgather", "reducescatter"):  # MXNet's arrays: row counts are exchanged first
         with pytest.raises(mx.MXNetError, match=text % kind):
             getattr(hvd, f"grouped_{kind}")([mx.nd.array(x) for x in arrays], name="w")
     assert hvd.numpy.allreduce(np.ones(1), op=hvd.Sum)[0] == size

@@ -67,7 +67,7 @@ NO_DATA = "tensor 'allreduce.gradient': no data from rank {}: an operator failed
 
 
 def gradient_of(rank: int, fails: bool):
-    """Return an array from an operator that, if `fails`, fails when MXNet runs it, not earlier."""
+    """Return an array; if `fails`, its operator raises when MXNet runs it, not when called."""
     return mx.nd.random.normal(0, -1 if fails else 1, (4,)) * 0 + rank
 
 
@@ -93,7 +93,7 @@ def test_no_rank_hangs_when_one_rank_fails_to_compute_a_gradient(grouped, rank, 
 
 
 def test_a_failed_step_is_not_paired_with_the_next_step(rank, size, several, asynchronous):
-    """The rank that failed does not wait for the others; it submits the next step first."""
+    """The rank that failed submits both steps before any other rank submits one."""
     ahead = rank == size - 1
     gradient = gradient_of(rank, fails=ahead)
     for step in range(2):

@@ -96,7 +96,7 @@ def test_pushpull_sums_over_contexts_and_lists_of_keys(kv, rank, size):
 
 
 def test_pushpull_of_one_key_may_be_repeated_without_waiting(kv, rank, size):
-    """A list has the key twice; shapes change; a broadcast is next, as in Trainer's first step."""
+    """A key may be twice in a list, change its shape, or follow a broadcast, as in Trainer."""
     out = filled(0)
     kv.pushpull(["x", "x"], [filled(1), filled(10)], out=[out, out])
     assert_all(out, 11 * size)
@@ -139,7 +139,7 @@ def test_pushpull_sums_sparse_arrays(kv, rank, size):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
-    """Call it as MXNet does, and as the proposal's broadcast(key, value, root_rank, priority)."""
+    """The KVStoreBase proposal has another call: broadcast(key, value, root_rank, priority)."""
     value, outs = filled(rank + 5), both_contexts(-1)
     kv.broadcast(key, value, out=outs)
     assert_all(outs, 5)

@@ -166,8 +166,8 @@ def test_by_default_the_trainer_updates_dense_weights_and_the_store_sparse_weigh
 
 
 @no_sparse_gluon
-def test_a_sparse_weight_with_a_dense_gradient_is_refused_by_step(rank):
-    """Making such a parameter and reading its rows works; the error in step() is MXNet's."""
+def test_set_data_of_a_sparse_weight_in_the_store_is_refused(rank):
+    """Making the weight and reading its rows works; set_data() would have to reset the store."""
 
     def sparse_weight(value):
         weight = gluon.Parameter("w", shape=(4, 2), stype="row_sparse")

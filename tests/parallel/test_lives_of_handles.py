@@ -58,7 +58,7 @@ def test_results_outlive_their_handle_and_job(rank, size):
 
 
 def test_a_dropped_handle_keeps_its_memory_until_the_work_ends(size, asynchronous):
-    """Afterwards, the memory is freed."""
+    """When the work has ended, the memory is freed."""
     polled = []
     for i in range(40):
         array = np.ones(100_000)

@@ -51,7 +51,7 @@ def own(rank: int) -> np.ndarray:
 
 
 def calls(rank: int, size: int) -> dict:
-    """Return each collective as a function of its array and out=, and the expected result."""
+    """Return kind -> (function of the array and of out=, expected result)."""
     everyone = np.stack([own(r) for r in range(size)])
     splits = [2] + [0] * (size - 1)
     part = everyone.max(0)[part_of(ROWS, rank, size)]
@@ -104,7 +104,7 @@ def test_an_out_of_another_shape_or_dtype_is_refused(rank, size):
         hvd.numpy.allgather(x, name="x", out=np.zeros((4 * size, 3)))
     with pytest.raises(ValueError, match="out has 1 arrays: expected 2"):
         hvd.numpy.grouped_allreduce([x, x], out=[x])
-    # Only the last rank's out is wrong: it alone gets an error, and the other ranks succeed.
+    # only the last rank's out is wrong: only the last rank gets an error
     wrong = rank == size - 1
     out = np.zeros((3 * size + wrong, 2))
     if wrong:
@@ -187,7 +187,7 @@ def test_barrier_waits_for_all_ranks(rank, size, tmp_path):
         (folder / f"{turn}.{rank}").touch()
         hvd.barrier()
         assert len(list(folder.glob(f"{turn}.*"))) == size
-        hvd.barrier()  # another line: barriers of different lines must pair, too
+        hvd.barrier()  # a barrier in another line has another name
 
 
 def test_the_error_of_a_group_has_the_fields_of_the_first_bad_tensor(rank, size):

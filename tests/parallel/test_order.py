@@ -30,7 +30,7 @@ ONE_GROUP = 2**18  # float32 elements: 1 MiB
 
 
 def parameters(number: int) -> list:
-    """Return `number` small parameters, which SGD updates together, and one with its own group."""
+    """Return `number` small parameters, which SGD updates together, and a large one."""
     shapes = [(3,)] * number + [(ONE_GROUP,)]
     params = [mx.gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
     for param in params:
@@ -54,7 +54,7 @@ def test_a_gradient_is_averaged_while_backward_goes_on(rank, several, asynchrono
     first, last = params = parameters(1)
     trainer = hvd.DistributedTrainer(params, "sgd")
     backward(params)
-    trainer.step(1)  # pairs the parameters
+    trainer.step(1)  # the first step compares the parameters of all ranks
     backward(params, hvd.broadcast(mx.nd.zeros(3), 0, name="gate") if rank else None)
     trainer.allreduce_grads()
     if rank == 0:
@@ -69,7 +69,7 @@ def test_front_layers_are_updated_while_a_later_gradient_is_in_progress(rank, as
     params = parameters(4)
     trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
     backward(params)
-    trainer.step(1)  # pairs the parameters
+    trainer.step(1)  # the first step compares all ranks' parameters
     backward(params)
     if rank == 0:
         trainer.step(1)

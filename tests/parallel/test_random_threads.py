@@ -79,8 +79,8 @@ def random_task(random, seed: int, thread: int, number: int, sets: list) -> Task
     process_set = sets[random.randint(len(sets))]
     work = random_work(random, 1000 * thread + number, process_set.size())
     dropped = random.rand() < 0.1
-    # Later programs use a name again with other shapes, unless the task was dropped: it may then
-    # still be in progress.
+    # Later programs use the same name with other shapes. The name of a dropped task is used only
+    # once, because the task may still be in progress.
     name = f"{thread}.{number}" if not dropped else f"dropped.{seed}.{thread}.{number}"
     return Task(work, name, process_set, dropped)
 

@@ -18,7 +18,7 @@ NO_SENSE = {  # test_env.c tests the other kinds of values
 
 @pytest.fixture
 def a_new_job(monkeypatch):
-    """Before the test, shut down the job; after it, start one without the test's settings."""
+    """Shut down the job; after the test, start a new job without the test's settings."""
     hvd.shutdown()
     yield
     hvd.shutdown()

@@ -15,7 +15,7 @@ from trained import (
     one_step,
     trained_weights,
 )
-from versions import MXNET2, no_sparse_gluon
+from versions import MXNET2
 
 import hvdlite as hvd
 
@@ -38,7 +38,7 @@ class OwnAdamW(mx.optimizer.Optimizer):
         )  # fmt: skip
 
 
-pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+pytestmark = pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute other bits")
 
 FLAGS = [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}]
 
@@ -93,8 +93,6 @@ def test_evaluation_between_steps_does_not_change_sharded_training(optimizer, ar
 
 
 def test_a_sharded_trainer_handles_frozen_sparse_and_added_gradients():
-    no_sparse_gluon()
-
     def run(kind):
         mx.random.seed(3)
         net = gluon.nn.Sequential()

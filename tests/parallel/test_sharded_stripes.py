@@ -1,4 +1,4 @@
-"""ShardedTrainer in jobs of several hosts, which divide the states of large weights among them.
+"""ShardedTrainer in jobs whose hosts divide the states of large weights among themselves.
 
 On one host the tests hold, too, but nothing is divided.
 """
@@ -17,7 +17,7 @@ from hvdlite.core.native import lib
 from hvdlite.core.shared_memory import own_host
 from hvdlite.mxnet.host_weights import Stripes
 
-pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+pytestmark = pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute other bits")
 
 STRIPE = lib.HVD_STRIPE // 4
 COLUMNS = 350
@@ -140,7 +140,7 @@ def test_checkpoints_and_broadcasts_keep_states_divided_among_hosts(tmp_path, ho
     assert_alike(train_wide(net, trainer), expected, hosts)
 
 
-def test_settings_are_refused_if_divided_states_do_not_support_them(hosts):
+def test_a_negative_momentum_is_refused_if_states_are_divided_among_hosts(hosts):
     if hosts == 1:
         pytest.skip("no weight is divided")
     net = wide_net()

@@ -16,7 +16,7 @@ import hvdlite as hvd
 
 STEPS = 4
 
-pytestmark = pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+pytestmark = pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute other bits")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_the_ranks_of_a_host_share_one_copy_of_the_weights(shares, asynchronous)
 
 
 def memory_of(array: np.ndarray) -> int:
-    """Return the PSS of the mapped file with the array: bytes divided by the mapping processes."""
+    """Return the array's file in bytes, divided by the number of processes that map the file."""
     address, found, bytes_of = array.__array_interface__["data"][0], None, Counter()
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -142,7 +142,7 @@ def test_ranks_with_different_optimizers_get_an_error(others, rank, several):
         train(net, trainer, 1)
 
 
-def test_nadam_is_refused():
+def test_a_sharded_trainer_refuses_nadam():
     with pytest.raises(ValueError, match="Nadam.*use hvdlite.DistributedTrainer"):
         hvd.ShardedTrainer(dense_net().collect_params(), "nadam")
 

@@ -49,7 +49,7 @@ CASES = ("some", "all", "none on rank 0", "none anywhere", "unsorted, twice", "e
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("op", [Sum, Average], ids=["sum", "average"])
-def test_the_sum_has_the_rows_of_all_ranks(case, op, rank, size):
+def test_a_sum_of_sparse_arrays_has_the_rows_of_all_ranks(case, op, rank, size):
     array, _ = sparse_of(rank, case)
     result = allreduce_rows([array], "x", op)
     total = sum(sparse_of(r, case)[1] for r in range(size)) / (size if op == Average else 1)
@@ -61,7 +61,7 @@ def test_the_sum_has_the_rows_of_all_ranks(case, op, rank, size):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("columns", [(), (1,), (2, 3, 2)], ids=str)
-def test_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
+def test_sparse_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
     array, _ = sparse_of(rank, "some", dtype, columns)
     result = allreduce_rows([array], "x")
     assert result.dtype == np.dtype(dtype)
@@ -69,7 +69,7 @@ def test_rows_of_every_dtype_and_shape_are_summed(dtype, columns, rank, size):
     np.testing.assert_array_equal(result.asnumpy(), total)
 
 
-def test_a_float16_sum_is_rounded_once(rank, size):
+def test_a_float16_sum_of_sparse_rows_is_rounded_once(rank, size):
     """In float16 2048 + 1 is 2048, so only a sum in float32 contains the ones."""
     rows = [0] * (2 if rank == 0 else 1)
     values = np.array([[2048.0], [1.0]][: len(rows)] if rank == 0 else [[1.0]], "float16")
@@ -78,14 +78,14 @@ def test_a_float16_sum_is_rounded_once(rank, size):
     assert allreduce_rows([array], "x").asnumpy()[0, 0] == expected
 
 
-def test_several_arrays_of_one_rank_are_added_up(rank, size):
+def test_several_sparse_arrays_of_one_rank_are_added_up(rank, size):
     arrays = [sparse_of(rank, "some")[0], sparse_of(rank, "each its own")[0]]
     total = sum(sparse_of(r, c)[1] for r in range(size) for c in ("some", "each its own"))
     np.testing.assert_array_equal(allreduce_rows(arrays, "x").asnumpy(), total)
 
 
 @pytest.mark.parametrize("root", [0, -1], ids=["first", "last"])
-def test_rows_of_the_root_are_broadcast(root, rank, size):
+def test_a_sparse_broadcast_gives_all_ranks_the_rows_of_the_root(root, rank, size):
     root %= size
     array, _ = sparse_of(rank, "some")
     result = broadcast_rows(array, root, "x")
@@ -106,7 +106,7 @@ def test_wrong_sparse_arrays_are_refused_before_other_ranks_wait():
             allreduce_rows([sparse], "x", op)
 
 
-def test_ranks_with_different_heights_or_columns_get_an_error(rank, size, several):
+def test_ranks_with_sparse_arrays_of_different_shapes_get_an_error(rank, size, several):
     last = rank == 1
     for shape, text in ((4 + last, 2), "number of rows.*rank 1: 5"), ((4, 2 + last), "shape"):
         with pytest.raises(hvd.HvdliteError, match=f"disagree on the {text}"):
@@ -174,7 +174,7 @@ def test_sparse_training_equals_one_process_on_the_joined_batch(kind, name, as_d
 
 
 @no_sparse_gluon
-def test_the_averaged_gradient_has_only_rows_that_a_rank_used(rank, size):
+def test_an_averaged_sparse_gradient_has_only_rows_that_a_rank_used(rank, size):
     net = gluon.nn.Embedding(HEIGHT, 2, sparse_grad=True)
     net.initialize()
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
@@ -198,8 +198,8 @@ def test_a_dense_gradient_on_one_rank_is_an_error_on_all_ranks(rank, several):
 
 @no_sparse_gluon
 def test_sparse_layers_that_ranks_number_differently_are_an_error(rank, several):
-    """Without the error, ranks would wait for each other's embedding."""
-    with mx.name.NameManager():  # numbers of names start from 0 in it
+    """Without the error, ranks would wait for each other's embeddings."""
+    with mx.name.NameManager():  # in this block, Gluon's names count from 0
         for _ in range(9 if rank == 0 else 0):
             gluon.nn.Embedding(2, 1)
         net = gluon.nn.Sequential()

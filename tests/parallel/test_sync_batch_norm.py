@@ -93,7 +93,7 @@ def test_sync_batch_norm_equals_batch_norm_on_the_joined_batch(case, uneven, hyb
         check_joined_batch(*CASES[case], uneven, hybridize, rank, size)
 
 
-def test_batch_norm_is_accurate_far_from_zero():
+def test_sync_batch_norm_is_accurate_far_from_zero():
     def normalize(x, dy):
         block = hvd.SyncBatchNorm(axis=-1, in_channels=3)
         block.initialize()
@@ -103,7 +103,7 @@ def test_batch_norm_is_accurate_far_from_zero():
 
 
 @pytest.mark.parametrize("mode", ["inference", "recorded for inference", "use_global_stats"])
-def test_inference_on_one_rank_does_not_wait_for_other_ranks(mode, rank):
+def test_inference_with_sync_batch_norm_does_not_wait_for_other_ranks(mode, rank):
     """Only rank 0 validates; its results and gradients are those of BatchNorm."""
     ours, twin = make_pair(use_global_stats=mode == "use_global_stats")
     if rank == 0:
@@ -129,7 +129,7 @@ def test_inference_on_one_rank_does_not_wait_for_other_ranks(mode, rank):
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 @pytest.mark.parametrize("attached", [False, True], ids=["data", "made"])
-def test_two_calls_of_a_layer_in_one_forward_do_not_mix(hybridize, attached, rank, size):
+def test_two_calls_of_sync_batch_norm_in_one_forward_do_not_mix(hybridize, attached, rank, size):
     """A GAN calls its discriminator twice, with real and with fake data."""
     ours, twin = make_pair()
     if hybridize:
@@ -170,7 +170,7 @@ def test_sync_batch_norm_in_float16_is_close_to_the_joined_batch(rank, size):
     np.testing.assert_allclose(results[0], own_part(results[1], False), rtol=1e-2, atol=1e-2)
 
 
-def test_a_block_that_only_one_rank_has_made_is_an_error(rank, several):
+def test_a_sync_batch_norm_that_only_one_rank_has_made_is_an_error(rank, several):
     """Without the error, ranks would wait for each other's blocks."""
     blocks = [hvd.SyncBatchNorm(in_channels=3) for _ in range(1 + (rank == 1))]
     blocks[-1].initialize()
@@ -181,14 +181,14 @@ def test_a_block_that_only_one_rank_has_made_is_an_error(rank, several):
         hvd.SyncBatchNorm()  # later tests need equal numbers of blocks on all ranks
 
 
-def test_several_contexts_are_refused():
+def test_sync_batch_norm_refuses_several_contexts():
     block = hvd.SyncBatchNorm(in_channels=3)
     block.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
     with pytest.raises(ValueError, match="is on 2 contexts: expected one"):
         block(mx.nd.ones((2, 3)))
 
 
-def test_ranks_with_different_channels_get_an_error(rank, several, asynchronous):
+def test_sync_batch_norms_with_different_channels_get_an_error(rank, several, asynchronous):
     block = hvd.SyncBatchNorm(in_channels=3 + (rank == 0))
     block.initialize()
     with autograd.record():

@@ -211,10 +211,10 @@ def test_hvdlite_guard_steps_makes_a_trainer_check_gradients(monkeypatch, rank):
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "rmsprop"])
 def test_each_gradient_is_sent_once_per_step(name):
-    """Some optimizers call update() in update_multi_precision(), some pass lists to it."""
+    """Optimizers differ: some call update() for each weight, others pass lists of weights."""
     net = dense_net()
     trainer = plain_trainer(net, hvd.DistributedOptimizer(mx.optimizer.create(name)))
-    train(net, trainer, steps=1)  # the first step also pairs the parameters
+    train(net, trainer, steps=1)  # the first step also compares all ranks' parameters
     before = hvd.stats()["tensors"]
     train(net, trainer, steps=3)
     assert hvd.stats()["tensors"] - before == 3 * len(net.collect_params().keys())
@@ -248,7 +248,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     monkeypatch.setattr(
         InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
     )
-    trainer._gradients.forget()  # otherwise they would still call the original method
+    trainer._gradients.forget()  # otherwise the trainer would call the original method
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]

@@ -69,7 +69,7 @@ def test_an_elastic_sampler_gives_only_samples_not_yet_trained_on(size):
     assert sorted(sum(trained + left, [])) == list(range(10 * size))
 
 
-def test_sync_restores_the_newest_commit_of_any_rank(rank, size):
+def test_elastic_sync_restores_the_newest_commit_of_any_rank(rank, size):
     state = hvd.elastic.ObjectState(step=0)
     for _ in range(rank):
         state.step += 1
@@ -80,7 +80,7 @@ def test_sync_restores_the_newest_commit_of_any_rank(rank, size):
 
 
 @pytest.mark.parametrize("kind", ["names", "samplers"])
-def test_sync_refuses_states_that_differ_in_names_or_samplers(kind, several, rank):
+def test_elastic_sync_refuses_states_that_differ_in_names_or_samplers(kind, several, rank):
     sampler = hvd.elastic.ElasticSampler(10 + rank if kind == "samplers" else 10)
     more = {"epoch": 0} if kind == "names" and rank else {}
     state = hvd.elastic.ObjectState(step=rank, sampler=sampler, **more)
@@ -175,7 +175,7 @@ def test_after_broadcast_trainer_states_all_ranks_train_alike(kind, rank, size):
 
 
 @both_kinds
-def test_a_resumed_run_trains_the_same_weights(kind, tmp_path, rank):
+def test_a_run_resumed_from_a_checkpoint_trains_the_same_weights(kind, tmp_path, rank):
     folder = hvd.broadcast_object(str(tmp_path / "run"))
     net = dense(rank)
     hvd.broadcast_parameters(net.collect_params())

@@ -9,7 +9,7 @@ from nets import backward, weights
 
 import hvdlite as hvd
 
-# Optimizers whose updates hvdlite's core computes; test_sharded.py tests those of MXNet.
+# Optimizers whose updates hvdlite's core computes; test_sharded.py tests others, too.
 RULES = [
     ("sgd", {"learning_rate": 0.05}),
     ("sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.01, "clip_gradient": 0.1}),
@@ -33,7 +33,7 @@ def one_step(net, trainer, x, clip: bool = False) -> None:
 
 
 def trained_weights(net) -> dict:
-    """Return the weights that are the same on all ranks."""
+    """Return the weights without BatchNorm's statistics, which differ between ranks."""
     return {name: w for name, w in weights(net).items() if "running" not in name}
 
 

@@ -1,4 +1,4 @@
-"""On each rank, run the Python program in argv, then collectives. -NAME sets NAME=1 for it."""
+"""Each rank runs the Python program in argv, then collectives. -NAME: the program gets NAME=1."""
 
 import os
 import subprocess

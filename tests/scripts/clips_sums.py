@@ -21,7 +21,7 @@ ROWS, STEPS, MAX_NORM = 12, 4, 1.0
 
 
 class ClippingTrainer:
-    """Scale the loss, and clip by a larger batch size of the update."""
+    """Scale the loss; clip gradients by giving update() a larger batch size."""
 
     def __init__(self, trainer, loss_scale=128.0):
         self.trainer = trainer

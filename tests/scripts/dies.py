@@ -54,7 +54,7 @@ def enters(phase: str) -> None:
 
 
 def at_exit() -> None:
-    """Run as the last exit function, because it is registered first, after hvdlite's."""
+    """Run after all other exit functions, also hvdlite's, because this one is registered first."""
     enters("exit")
 
 

@@ -83,7 +83,7 @@ def train(state):
         state.members.append(members.tolist())
         state.step += 1
         if wanted:
-            time.sleep(0.005)  # steps only pass the time until the job has the size
+            time.sleep(0.005)  # steps pass the time until the job has the wanted size
             if state.end is None and [hvd.size()] == wanted and state.step > when:
                 state.end = state.step + steps
         state.commit()

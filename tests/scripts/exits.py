@@ -91,7 +91,7 @@ def one_exits_while_the_others_compute_for_long():
 
 
 def one_fails_when_others_have_left_and_compute_for_long():
-    """Rank 0 exits with an error after it has left, or in the job; or waits for the others."""
+    """Rank 0 fails after it has left the job, fails in the job, or waits for the other ranks."""
     if rank or sys.argv[2] == "left":
         hvd.shutdown()
     if rank:

@@ -1,6 +1,7 @@
 """Rank argv[1] is killed while the other ranks wait for it or, if argv[2] is "later", compute.
 
-A child of that rank goes on running."""
+A child of the killed rank goes on running.
+"""
 
 import os
 import signal

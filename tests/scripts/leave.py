@@ -1,4 +1,4 @@
-"""Rank 1 leaves the job as argv[1] says, while the others wait for it as argv[2] says, as a+b."""
+"""argv[1] says how rank 1 leaves the job, argv[2] (as a+b) how the others wait for rank 1."""
 
 import atexit
 import os
@@ -124,7 +124,7 @@ else:
         except tuple(errors) as error:
             report(rank, **{wait: str(error)}, pending=pending())
             last = error
-    hvd.barrier(survivors)  # otherwise a survivor may end before another one waits for rank 1
+    hvd.barrier(survivors)  # no survivor may end before the other waits for rank 1
     if how not in ("caught exit", "end", "exit 0", "shutdown"):
         raise last
     try:

@@ -1,7 +1,7 @@
-"""Run the Python code of pages on every rank, each piece separately. argv: folder, pages.
+"""Run the Python code of pages on every rank, each block separately. argv: folder, pages.
 
-Names that a piece uses without defining them, such as a net, come from PREPARED or, if PREPARED
-does not have the page, from the page's first piece.
+Names that a block uses without defining them, such as a net, come from PREPARED or, if PREPARED
+does not have the page, from the page's first block.
 """
 
 import os
@@ -84,25 +84,25 @@ os.makedirs(os.path.join(folder, str(hvd.rank())), exist_ok=True)
 
 
 def run_page(page: Path) -> int:
-    """Run a page; return the number of its pieces."""
+    """Run a page; return the number of its blocks."""
     text, before = page.read_text(), PREPARED.get(page.name)
-    pieces = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
+    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
     os.chdir(folder if before is None else os.path.join(folder, str(hvd.rank())))
 
-    def run(piece, scope: dict) -> None:
-        """Run a piece so that a traceback has the line numbers of the page."""
-        lines = "\n" * text.count("\n", 0, piece.start(1))
-        exec(compile(lines + piece[1], str(page), "exec"), scope)
+    def run(block, scope: dict) -> None:
+        """Run a block so that a traceback has the line numbers of the page."""
+        lines = "\n" * text.count("\n", 0, block.start(1))
+        exec(compile(lines + block[1], str(page), "exec"), scope)
 
-    own = pieces if before else pieces[1:]
-    for piece in own:
-        if has_bfloat16 or '"bfloat16"' not in piece[1]:
+    own = blocks if before else blocks[1:]
+    for block in own:
+        if has_bfloat16 or '"bfloat16"' not in block[1]:
             scope = {"__name__": "snippet"}
             if before:
                 exec(before, scope)
             else:
-                run(pieces[0], scope)
-            run(piece, scope)
+                run(blocks[0], scope)
+            run(block, scope)
     return len(own)
 
 

@@ -1,4 +1,7 @@
-"""Rules of the C core's architecture: what a file may include, call and use. Headers say why."""
+"""Rules of the C core: which files a file may include, and which functions and effects it may use.
+
+The comments of the headers give the reasons.
+"""
 
 import ast
 import functools
@@ -32,7 +35,7 @@ parsed = functools.lru_cache(None)(ast.parse)
 
 
 def wrong_in(files, check) -> dict:
-    """Return path -> what check(file) returns, for files for which it returns something."""
+    """Return path -> result of check(file), for each file whose result is not empty or false."""
     found = {str(file.relative_to(PACKAGE.parent)): check(file) for file in files}
     return {path: wrong for path, wrong in found.items() if wrong}
 
@@ -108,7 +111,7 @@ def test_no_headers_include_each_other_in_a_circle():
 
 
 def test_no_sources_call_each_other_in_a_circle():
-    """Collectives are exempt: coll.c has their table and functions that several of them use."""
+    """collectives/ is exempt: coll.c calls every algorithm, and some algorithms call coll.c."""
     defined = r"^(?!static)\w[\w *]*?\b(\w+)\([^;{}]*\) \{$"
     codes = {path_of(source): code_of(source) for source in SOURCES}
     owners = {name: path for path in codes for name in re.findall(defined, codes[path], re.M)}
@@ -145,7 +148,7 @@ def test_a_header_is_guarded_by_its_name():
     assert wrong_in(HEADERS, wrong) == {}
 
 
-DOORS = [  # effect, pattern of its use, the only files that may use it
+DOORS = [  # effect, pattern of the code that has the effect, the only files that may have this code
     ("MPI", r"\bMPI_\w+|<mpi\.h>", {"transport/transport_mpi.c"}),
     ("the environment", r"\bgetenv\b|\benviron\b", {"base/options.c"}),
     ("time", r"\bclock_gettime\b|\bnanosleep\b|\busleep\b|\btime\(", {"base/os.c"}),
@@ -205,7 +208,7 @@ def test_pure_code_uses_no_clock_no_threads_and_no_log():
 
 
 def mutable_statics(source: Path) -> list:
-    """Return the names of static objects that are not const, of files, namespaces and functions."""
+    """Return the names of objects with static lifetime, of a file or a function, but not const."""
     code = re.sub(r"^[ \t]*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
     found, opened = [], ""
     inner = []  # for each open brace: True unless it opens a namespace
@@ -225,7 +228,7 @@ def mutable_statics(source: Path) -> list:
             forward = re.match(r"(?:static )?(?:struct|union|enum|class) \w+ ?;", text)
             if not constant and not forward:
                 found.append(object_like.group(1))
-        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # b; after struct a {...}
+        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # b in "struct a {...} b;"
         if depth == 0 and of_type_before and re.match(r"(?:static |extern )?struct|union", opened):
             found.append(of_type_before.group(1))
         opened = text if depth == 0 and statement.endswith("{") else opened
@@ -243,7 +246,7 @@ BINDINGS = sorted(
 
 
 def test_only_the_listed_globals_are_mutable():
-    """Also exempt: objects of callbacks, which have no argument for objects."""
+    """Some callbacks of a framework need a global: the framework passes them no pointer of ours."""
     allowed = {
         "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
         "context.c": ["process"],

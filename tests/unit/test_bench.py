@@ -86,7 +86,7 @@ def test_the_error_names_the_unknown_model_and_the_known_models():
         models.gradient_shapes("alexnet")
 
 
-def test_the_columns_of_the_table_are_aligned():
+def test_the_columns_of_the_table_of_hvdlite_bench_are_aligned():
     lines = report.table([row(one_array("allreduce", 2**20), [0.001]), row(cases.tiny(), [1.0])])
     header, first, second = lines.splitlines()
     assert "1 MiB" in first and "32 kB" in second
@@ -95,7 +95,7 @@ def test_the_columns_of_the_table_are_aligned():
         assert first[:end].split()[-1] == cell
 
 
-def test_the_bench_writes_all_other_files_and_names_an_unwritable_file(tmp_path):
+def test_hvdlite_bench_names_an_unwritable_file_and_writes_the_other_file(tmp_path):
     rows, good = [row(one_array("allreduce", 2**20), [0.001])], tmp_path / "rows.json"
     words = ["--csv=/dev/full", f"--json={good}"]
     with pytest.raises(SystemExit) as ended:
@@ -105,7 +105,7 @@ def test_the_bench_writes_all_other_files_and_names_an_unwritable_file(tmp_path)
     assert json.loads(good.read_text())["rows"] == rows
 
 
-def test_options_select_the_cases():
+def test_the_options_of_hvdlite_bench_select_the_cases():
     args = cli.parse_args(["--sizes=4K,1M", "--kinds=all", "--apis=numpy"])
     planned = cli.plan(args)
     assert {api for api, _ in planned} == {"numpy"}
@@ -123,7 +123,7 @@ def test_the_error_of_a_wrong_option_says_what_is_expected(option, capsys):
     assert "expected" in capsys.readouterr().err
 
 
-def test_the_machine_is_described_without_a_date():
+def test_the_description_of_the_machine_has_cores_and_processor():
     about = machine.describe()
     assert int(about["cores"]) >= 1 and about["processor"]
     assert 10**7 < machine.own_memory() <= machine.peak_memory() + 10**7

@@ -22,7 +22,7 @@ print(compiled.build("it", "lib", [], [source], lambda: compiler))
 
 @pytest.fixture
 def build(tmp_path):
-    """Return a function that starts a process to build a library; the compiler logs calls."""
+    """Return a function that starts a process to build a library; the compiler logs its calls."""
     (tmp_path / "source").write_text("x")
     compiler = tmp_path / "compiler"
     compiler.write_text(f'echo call >>{tmp_path}/calls\nsleep 0.5\n: >"$2"\n')

@@ -65,7 +65,7 @@ def split(parameters: str) -> list:
     return [p.strip() for p in parameters.split(",")] if parameters else []
 
 
-# One process, which imports MXNet, looks for what several tests check.
+# Several tests check what this code prints. It runs once, in a new process, because of MXNet.
 LOOK = r"""
 import inspect, json, re, reference, sys, hvdlite as hvd
 from pathlib import Path
@@ -136,7 +136,7 @@ def constructor(kind):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
-    """Return what LOOK prints; a name that hvdlite lacks is an error."""
+    """Return the values that LOOK prints; LOOK fails if hvdlite lacks a name of Horovod."""
     path = os.pathsep.join(map(str, (DOCS, TESTS, TESTS / "unit")))
     given = json.dumps(list(SIGNATURES)), str(tmp_path_factory.mktemp("reference"))
     return json.loads(alone(LOOK, *given, PYTHONPATH=path).splitlines()[-1])
@@ -199,14 +199,14 @@ for name in sys.argv[1:]:
 
 
 def test_examples_in_docstrings_are_true():
-    """Examples of other frameworks need other environments."""
+    """Left out: hvdlite.torch and hvdlite.xgboost, whose examples need other environments."""
     own = [m for m in MODULES if m.parent.name not in ("torch", "xgboost")]
     names = [module_name(m) for m in own if ">>> " in m.read_text(encoding="utf-8")]
     assert len(names) > 20
     alone(TRIED, *names)
 
 
-def test_the_picture_of_the_layers_has_the_order_that_tests_enforce():
+def test_the_picture_in_design_md_has_the_layers_in_the_enforced_order():
     picture = (DOCS / "design.md").read_text(encoding="utf-8").split("```")[1]
     python, c = re.split(r"\n-----.*\nhvdlite/csrc/\n", picture)
     python = python.replace("hvdlite/", " " * 8)

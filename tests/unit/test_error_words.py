@@ -28,7 +28,7 @@ def error_words() -> set:
     for source in SOURCES:
         for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", text_of(source), re.S):
             found.update(words_of("".join(literal.findall(call))))
-    return found - {("hvdlite", "error")}  # in the number that hvd_keep_failure appends
+    return found - {("hvdlite", "error")}  # hvd_keep_failure appends "[hvdlite error NUMBER]"
 
 
 LOOKS = {"search", "match", "fullmatch", "compile", "finditer", "findall", "split", "sub"}
@@ -68,7 +68,7 @@ def texts_of_errors_in(code: str) -> list:
 
 
 def test_no_module_recognizes_errors_by_their_text():
-    """Errors have fields: csrc/base/error.h, HvdliteError, failure_of, launch/failure.py."""
+    """Modules use an error's fields instead: csrc/base/error.h, HvdliteError, failure_of."""
     assert wrong_in(MODULES, lambda module: texts_of_errors_in(text_of(module))) == {}
 
 
@@ -155,7 +155,7 @@ def test_retired_terms_do_not_occur():
             assert not users, f"{old} is called {term}: {users}"
 
 
-# A worker is a process of MXNet's parameter server (mode ps), or of the Kubernetes operator.
+# These modules speak of workers: processes of MXNet's parameter server or of Kubernetes' operator.
 WITH_WORKERS = {"ranks.py", "assignment.py", "sitecustomize.py"}
 WITH_WORKERS |= {"options.py", "containers.py"}
 OPTIONS_AND_ROLE = re.compile(r"\W(?:env[_-]workers?|num[_-]workers)|\"worker\"")

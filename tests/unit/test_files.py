@@ -1,4 +1,4 @@
-"""hvdlite writes only to this user's files, though others may create files with known names."""
+"""hvdlite writes only to files of its user, even if another user has taken a file's name."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ def make_folder(path, _):
 
 @pytest.fixture
 def taken(tmp_path, request):
-    """Return a path that another user has taken in a folder like /tmp, and the file of a victim."""
+    """Return a path that another user has taken in a folder like /tmp, and a file to protect."""
     folder, victim = tmp_path / "tmp", tmp_path / "victim"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -77,7 +77,7 @@ def test_a_folder_of_another_user_is_refused_as_private_folder(taken):
         files.make_private_folder(path)
 
 
-def test_a_path_may_be_a_link_of_the_user(tmp_path):
+def test_a_file_is_written_through_a_link_of_its_user(tmp_path):
     tmp_path.chmod(0o1777)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for text in ("first", "2"):

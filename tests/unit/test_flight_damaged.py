@@ -37,7 +37,7 @@ def good(tmp_path_factory) -> bytes:
 
 
 def read(path: Path, data: bytes) -> bool:
-    """Return whether the data can be read and shown; errors but NoRecorder fail the test."""
+    """Return whether the data can be read and shown; an error other than NoRecorder is raised."""
     path.write_bytes(data)
     try:
         with Recorder(str(path)) as recorder:
@@ -48,7 +48,7 @@ def read(path: Path, data: bytes) -> bool:
 
 
 def show(one: memory.Snapshot) -> None:
-    """Make a report and a table of the recorder and of a second rank's."""
+    """Make a report and a table of this recorder and of the recorder of another rank."""
     other = one._replace(head={**one.head, "rank": 1, "size": 2}, ops=one.ops[:3])
     report.text("a rank has died", [one, other])
     [column.text(row) for row in rows.build([one, other], {1: one}) for column in rows.COLUMNS]
@@ -58,7 +58,7 @@ def test_an_undamaged_recorder_is_read(good, tmp_path):
     assert read(tmp_path / "copy", good)
 
 
-def test_a_damaged_layout_raises_no_error_but_norecorder(good, tmp_path):
+def test_a_damaged_layout_raises_only_norecorder(good, tmp_path):
     rng = random.Random(3)
     length = good.index(b"\0")
     refused = 0
@@ -96,7 +96,7 @@ def test_damaged_numbers_are_still_shown(good, tmp_path):
             ]
             at = rng.choice(fields) if rng.random() < 0.8 else rng.randrange(begin, len(good) - 8)
             data[at : at + len(edge)] = edge
-        assert read(tmp_path / "damaged", bytes(data)), "its layout is whole"
+        assert read(tmp_path / "damaged", bytes(data)), "refused, though its layout is undamaged"
 
 
 def with_head(good: bytes, path: Path, **values: int) -> Recorder:

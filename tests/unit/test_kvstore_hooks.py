@@ -29,7 +29,7 @@ USED = "dist_sync_mpi 0 1 [1.0, 1.0] True\n1\n"
         "i.reload(hvdlite); from mxnet import gluon; import mxnet as mx; i.reload(hvdlite)",
     ],
 )
-def test_a_store_works_in_either_order_of_imports(imports):
+def test_a_kvstore_works_with_mxnet_imported_before_or_after_hvdlite(imports):
     assert run(f"{imports}\n{USE}") == USED
 
 

@@ -59,7 +59,7 @@ calls = [
     lambda: hvd.broadcast_(x, 0), lambda: hvd.allgather(x),
     lambda: hvd.broadcast_parameters(net.collect_params()),
 ]
-hvd.DistributedTrainer(net.collect_params(), "sgd")  # made before init: that is fine
+hvd.DistributedTrainer(net.collect_params(), "sgd")  # allowed before init()
 print({error_of(c) for c in calls})
 hvd.init()
 [c() for c in calls]
@@ -114,7 +114,7 @@ def test_importing_hvdlite_does_not_import_mxnet():
     assert run(code) == "True False\n"
 
 
-def test_both_modules_have_the_same_public_names():
+def test_hvdlite_and_hvdlite_mxnet_have_the_same_public_names():
     code = """
 import hvdlite, hvdlite.mxnet
 for name in hvdlite.__all__:

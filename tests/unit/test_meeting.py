@@ -1,4 +1,4 @@
-"""How ranks meet without MPI at rank 0's port, with ranks as threads and with strangers.
+"""Ranks meet without MPI at rank 0's port, even if strangers connect. The ranks are threads.
 
 Strangers are connections of processes that are not ranks of the job.
 """
@@ -114,7 +114,7 @@ class Recorder:
 
 
 def replay(address, place):
-    """Send again what a rank with the right key but another job size has sent."""
+    """Send again the bytes that a rank with the right key but another job size has sent."""
     key = handshake.key_of(JOB)
     told = Recorder(socket.create_connection(address))
     handshake.introduce(told, handshake.Hello(handshake.EXCHANGE, 1, 4, 0), key)
@@ -122,7 +122,7 @@ def replay(address, place):
     for data in told.sent:
         again.sendall(data)
     again.settimeout(60)
-    # only the hello that every client gets, and no proof of the key
+    # rank 0 sends the hello that every client gets, but no proof of the key
     assert len(again.recv(1000)) == len(told.sent[0])
     with contextlib.suppress(ConnectionResetError):
         assert again.recv(1000) == b""
@@ -138,7 +138,7 @@ STRANGERS = {
 }
 
 
-def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch):
+def test_data_of_a_connection_that_was_just_dropped_raises_no_error(monkeypatch):
     """The selector reports data of a connection; then the acceptor drops this connection."""
     monkeypatch.setattr(acceptor, "MOST_PENDING", 0)
     listener = acceptor.listen(["127.0.0.1"], [0])
@@ -157,12 +157,12 @@ def test_a_pending_connection_may_be_dropped_while_its_data_arrives(monkeypatch)
 
 @pytest.mark.parametrize("who", STRANGERS)
 def test_connections_of_strangers_only_cause_lines_in_the_log(who, caplog, monkeypatch):
-    # strangers are never dropped for slowness, so the test fails if a rank waits for that
+    # no stranger is dropped for being slow, so the test fails if a rank waits until one is dropped
     monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 1e4)
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
     assert len(told) <= acceptor.MOST_LINES + 1
-    # the port may be closed before these are recognized as strangers
+    # rank 0 may close its port before it recognizes these two as strangers
     if who not in ("slow", "flood"):
         assert len(told) >= 1
 

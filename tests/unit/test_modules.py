@@ -23,7 +23,7 @@ CHANGES = {*CHANGES.split(), "clear", "__setitem__"}
 
 
 def kept_by(code: str) -> list:
-    """Return the names of a module or a class whose values the code changes later."""
+    """Return the names in a module and its classes whose values the module's functions change."""
     tree, found = parsed(code), []
     names = set()  # names that the module itself assigns
     for body in [tree.body, *(c.body for c in ast.walk(tree) if isinstance(c, ast.ClassDef))]:
@@ -123,27 +123,12 @@ def test_the_check_finds_mutable_state_of_modules(code, expected):
     assert kept_by(code) == expected
 
 
-# Functions, and below methods of any object, that create files.
-MAKES_FILES = {
-    *(
-        "os.mkfifo",
-        "os.mknod",
-        "os.link",
-        "os.symlink",
-        "os.creat",
-        "sqlite3.connect",
-        "shelve.open",
-    ),
-    *("tempfile.mkstemp", "tempfile.mktemp", "tempfile.NamedTemporaryFile", "np.save", "np.savez"),
-    *(
-        "shutil.copy",
-        "shutil.copy2",
-        "shutil.copyfile",
-        "shutil.copytree",
-        "codecs.open",
-        "io.open",
-    ),
-}
+# functions that create files
+MAKES_FILES = "os.mkfifo os.mknod os.link os.symlink os.creat sqlite3.connect shelve.open np.save"
+MAKES_FILES = {*MAKES_FILES.split(), "np.savez", "tempfile.NamedTemporaryFile", "codecs.open"}
+MAKES_FILES |= {"tempfile.mkstemp", "tempfile.mktemp", "io.open"}
+MAKES_FILES |= {f"shutil.{name}" for name in ("copy", "copy2", "copyfile", "copytree")}
+# methods, of any object, that create files
 METHODS = {"write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "tofile"}
 DEVICES = (["os.devnull"], ["'/dev/tty'"])
 
@@ -164,7 +149,7 @@ def makes_a_file(call: ast.Call) -> bool:
 
 
 def test_only_one_module_creates_files():
-    """Only this module refuses files and links that another user may have created before."""
+    """machine/files.py creates all files, because it refuses files and links of other users."""
     calls = [
         (module, node)
         for module in MODULES
@@ -200,8 +185,8 @@ def test_the_check_finds_calls_that_create_files(code, expected):
 
 # Imports that only the listed modules may use.
 IMPORTERS = {
-    # These modules build the libraries with cffi, load one for an MPI, load the core, look for it,
-    # and load the library for JAX.
+    # In this order, the modules build the libraries with cffi, load the library for an MPI, load
+    # the core, look for the core, and load the library for JAX.
     r"hvdlite\._hvdlite_|from hvdlite import .*_hvdlite": {
         "_build.py", "bootstrap/mpi/loading.py", "core/native.py", "machine/probe.py",
         "jax/calls.py", "jax/cliques.py",
@@ -270,7 +255,7 @@ FRAMEWORKS = {
 
 @pytest.mark.parametrize("framework, folders", FRAMEWORKS.items(), ids=FRAMEWORKS)
 def test_a_framework_is_imported_only_in_its_folder(framework, folders):
-    """Other modules may import the folder only inside functions, so hvdlite needs no framework."""
+    """Other modules import the folder only inside functions: hvdlite works without a framework."""
     importing = rf"^(?:\s*(?:import|from) {framework}|(?:import|from) hvdlite\.{framework})\b"
     users = {m.parent.name for m in MODULES if re.search(importing, text_of(m), re.M)}
     assert users and users <= folders

@@ -1,7 +1,7 @@
 """MXNet's arrays on a GPU are refused before anything is sent.
 
-This MXNet has no GPU. A library in front of MXNet's says that all arrays are on gpu(1); hvdlite's C
-code asks this library.
+The tests need no GPU: hvdlite's C code asks a fake library, which says that each array is on gpu(1)
+and passes all other calls to MXNet.
 """
 
 import subprocess

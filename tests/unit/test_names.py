@@ -63,7 +63,7 @@ def test_an_extra_call_on_one_line_does_not_rename_calls_on_other_lines():
 
 
 def test_a_tensor_gets_a_name_after_the_working_folder_was_removed(tmp_path, monkeypatch):
-    """The line of a script from -c or stdin has no file."""
+    """A script from -c or stdin has no file by which its tensors could be named."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

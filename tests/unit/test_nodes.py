@@ -1,4 +1,4 @@
-"""NUMA nodes of a host, as fake files of the kernel describe them: this host may have one node."""
+"""NUMA nodes of a host, described by fake files of the kernel: this machine may have one node."""
 
 import os
 from pathlib import Path
@@ -144,14 +144,14 @@ def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, 
         ("4", LITTLE, f"its threads run on NUMA node 1, and {HALF}"),
     ],
 )
-def test_a_process_that_has_just_started_is_judged_by_where_it_may_run(host, allowed, memory, says):
+def test_for_a_new_process_the_nodes_of_its_allowed_cores_are_reported(host, allowed, memory, says):
     host(2, 4)
     process(4711, [(5, 0), (0, 1)], memory, allowed)
     assert nodes.misplaced(4711, has_just_started=True) == says
     assert nodes.misplaced(4711) == nodes.misplaced(4712, has_just_started=True) == ""
 
 
-def test_the_check_starts_a_rank_on_each_numa_node_but_at_least_two():
+def test_hvdlite_check_starts_a_rank_per_numa_node_but_at_least_two():
     def slots(*nodes_of_hosts):
         reports = [check.Report(str(n), {"nodes": count}) for n, count in enumerate(nodes_of_hosts)]
         hosts = [Host(report.host) for report in reports]

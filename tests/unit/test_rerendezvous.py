@@ -186,7 +186,7 @@ def test_a_false_alarm_of_the_host_watch_on_one_rank_excludes_no_rank(alarm):
 
 @pytest.mark.parametrize("pair", [(1, 2), (1, 3), (0, 3)])
 def test_if_two_ranks_cannot_reach_each_other_one_of_them_leaves(pair):
-    """Other ranks reach both ranks. If both stayed, all ranks would wait for their connection."""
+    """The other ranks reach both. If both stayed, all ranks would wait until these two connect."""
     found, stay = called([0, 1, 2, 3], wrong=[pair, pair[::-1]]), [0, 1, 2, 3]
     goes = stay.pop(max(pair))
     assert re.search("the other ranks (have trained|train) on", str(found.pop(goes)))

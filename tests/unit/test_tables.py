@@ -40,7 +40,7 @@ def test_every_reduce_op_has_a_name_in_python_and_in_the_docs():
         assert f"`{name}`" in DOCS["horovod.md"], name
 
 
-# These dtypes occur in functions of only these dtypes: codecs, updates, casts, logical or, bytes.
+# Functions that take only some dtypes, such as codecs and casts, may name these dtypes.
 SPECIAL = {
     f"HVD_{dtype}"
     for dtype in ("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64", "BOOL", "UINT8", "INT8")
@@ -64,7 +64,7 @@ def test_every_dtype_has_a_numpy_dtype():
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
 
 
-def test_c_and_python_use_one_format_for_reports_of_blame():
+def test_c_and_python_use_one_format_to_report_which_rank_failed():
     assert agent_protocol.BLAME == b"%c" % lib.HVD_BLAME
     assert agent_protocol.STALLED == lib.HVD_BLAME_STALLED
     assert agent_protocol.SILENT == lib.HVD_BLAME_SILENT
@@ -108,7 +108,7 @@ def test_environment_variables_and_the_rows_in_the_docs_match():
     assert read >= INTERNAL, "internal variables that are gone"
 
 
-# variables whose default is measured when they are unset
+# variables whose default hvdlite measures, and what the docs say instead of the default
 MEASURED = {
     "HVDLITE_SEGMENTS_IN_FLIGHT": "16 to 64", "HVDLITE_THREADS": "1 to 8",
     "HVDLITE_TEAM_RANKS": "measured", "HVDLITE_THREADS_BYTES": "measured",

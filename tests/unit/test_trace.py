@@ -90,10 +90,10 @@ def test_a_steps_time_is_split_by_cause():
     assert step.queued == pytest.approx(0.01)
     assert step.waiting == pytest.approx(0.02)
     assert step.alone == pytest.approx(0.05)
-    assert step.hidden == 0  # nothing moves before both have been submitted
+    assert step.hidden == 0  # neither tensor moves before both have been submitted
 
 
-WAITED = [  # a step with a call ("c") for which the rank waits
+WAITED = [  # a step in which the rank waits for the call "c"
     tensor("a", (0.00, 0.01, 0.01, 0.02)),
     tensor("c", (0.03, 0.05, 0.06, 0.08), batch=2)._replace(waited=True),
     tensor("b", (0.09, 0.09, 0.09, 0.10), batch=3),
@@ -148,7 +148,7 @@ def test_the_verdict_names_the_cause_of_lost_time(ranks, cause, share, words):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_finding_names_the_host_for_which_transfers_wait():
+def test_the_verdict_names_the_host_for_which_transfers_wait():
     ranks = [rank(exposed=0.03), rank(1, exposed=0.03, host="n2")]
     assert "wait for n2 most" in verdict.findings(ranks, {1: 9, 0: 2})[0].what
 
@@ -187,7 +187,7 @@ def test_no_steps_are_found_if_no_tensor_is_repeated():
     assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
 
 
-def test_the_slowest_tensor_comes_first():
+def test_the_report_lists_the_slowest_tensor_first():
     rows = steps.slowest([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 2, 4, 9))])
     assert [row.name for row in rows] == ["b", "a"]
     assert rows[0][2:] == (2, 2, 5)
@@ -215,7 +215,7 @@ def test_a_wait_before_a_small_tensor_counts_as_exposed(tmp_path):
     assert steps.steps_of(own, "a")[1].exposed == 0
 
 
-def test_pieces_of_a_tensor_count_as_one_tensor(tmp_path):
+def test_the_report_counts_the_pieces_of_a_tensor_as_one_tensor(tmp_path):
     path = Path(timeline(tmp_path, 0, steps_of_rank(0, 0.0)))
     text = path.read_text().replace('"batch": 2}', '"batch": 2, "later": true}')
     path.write_text(text.replace('"name": "b"', '"name": "a"'))
