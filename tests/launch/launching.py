@@ -59,7 +59,7 @@ def elastic(where, dead, step, size):
 
 
 def ends_of(done):
-    """Return the reports of all ranks of an elastic job, and the "RANK of SIZE" at their end."""
+    """Return the reports of an elastic job's ranks, and each rank's final "RANK of SIZE"."""
     found = Job(done.code, done.out, done.seconds).results().values()
     return list(found), {f"{each['place']} of {each['size']}" for each in found}
 
@@ -76,7 +76,8 @@ def told(err):
 def interrupt(command, ranks, seconds=TIMEOUT, **options):
     """Start hvdliterun, wait for "up" from all ranks and send SIGINT; return the time of SIGINT.
 
-    As a terminal does for Ctrl-C, send SIGINT to the whole group, also to a prefix of the command.
+    Like a terminal at Ctrl-C, send SIGINT to the whole process group, also to a prefix of the
+    command.
     """
     launcher = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, **options
@@ -91,7 +92,7 @@ def interrupt(command, ranks, seconds=TIMEOUT, **options):
 
 
 def assert_clean(cluster, host):
-    """Assert that a host soon has no process or shared memory left; prted ends after mpirun.
+    """Assert that a host soon has no process or shared memory left: prted ends after mpirun.
 
     If something is left, remove it, so that the next test does not find it.
     """

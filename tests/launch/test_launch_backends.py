@@ -54,7 +54,7 @@ def test_an_mpi_is_recognized_by_the_output_of_its_mpirun(text, name):
     mpirun.dialect_of(name)
 
 
-def test_an_unknown_mpi_is_refused():
+def test_hvdliterun_refuses_an_unknown_mpi():
     with pytest.raises(LaunchError, match="Open MPI and MPICH"):
         mpirun.dialect_of("mpirun (Other) 1")
 
@@ -91,7 +91,7 @@ def test_mpi_args_and_binding_args_reach_mpirun(an_mpi, capsys):
     assert "--bind-to none" not in out
 
 
-def test_outside_an_allocation_the_launcher_uses_salloc(capsys):
+def test_outside_a_slurm_allocation_the_launcher_uses_salloc(capsys):
     out = dry_run("--launcher slurm -n 4 --queue q python t.py", capsys)
     last = shlex.split(out.splitlines()[-1])
     assert last[:4] == ["salloc", "--ntasks=4", "--job-name=hvdlite", "--partition=q"]
@@ -192,7 +192,7 @@ def test_the_example_files_for_clusters_are_valid(capsys):
     }
 
 
-def test_the_manifest_keeps_the_words_of_the_command(capsys):
+def test_the_manifest_for_kubernetes_keeps_the_words_of_the_command(capsys):
     out = dry_run("--launcher k8s --image me/hvd:1 -n 2 python t.py 'a: \"b\"'", capsys)
     lines = [line for line in out.splitlines() if not line.startswith("#")]
     job = json.loads("\n".join(lines))

@@ -73,7 +73,7 @@ def test_a_setting_that_differs_between_ranks_does_not_end_the_job(on_cluster):
     assert done.code == 0, done.err
 
 
-@pytest.mark.skipif(MXNET2, reason="its optimizers compute otherwise")
+@pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute other bits")
 def test_optimizer_states_are_divided_among_hosts(on_cluster):
     """One host has two ranks, the other host has one rank."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -99,14 +99,14 @@ def test_plain_mpirun_starts_a_job_without_hvdliterun(cluster):
         pytest.skip("mpirun's options depend on the MPI: this test has the options of Open MPI 5")
     agent = ["--prtemca", "plm_ssh_agent", cluster.ssh]
     line = [program, "--allow-run-as-root", *agent, "-H", "h0,h1,h2,h3", *python(WHERE)]
-    # The Makefile allows more ranks than cores, with which mpirun would put all on the first host.
+    # With the Makefile's settings, which allow more ranks than cores, mpirun would use one host.
     env = {name: value for name, value in cluster.environment().items() if "_MCA_" not in name}
     options = {"capture_output": True, "text": True, "timeout": TIMEOUT, "env": env}
     done = cluster.run(list(map(str, line)), **options)
     assert sorted(done.stdout.split()[::3]) == ["h0", "h1", "h2", "h3"], done.stderr
 
 
-def test_check_prints_a_row_for_each_host(on_cluster):
+def test_hvdliterun_check_prints_a_row_for_each_host(on_cluster):
     done = on_cluster("--check", "-H", "h0,h1,nohost")
     head, h0, h1, nohost, trouble = done.out.splitlines()
     assert h1.split()[:2] == ["h1", "yes"]
@@ -116,7 +116,7 @@ def test_check_prints_a_row_for_each_host(on_cluster):
     assert done.code == 1
 
 
-def test_check_sums_on_a_rank_of_each_host(on_cluster):
+def test_hvdliterun_check_sums_on_a_rank_of_each_host(on_cluster):
     done = on_cluster("--check", "-H", "h0,h1:5").passed()
     assert done.out.splitlines()[-1].startswith("2 ranks compute the right sum, transport mpi")
 
@@ -232,7 +232,7 @@ def kill_at_random(on_cluster, hosts, size, kills):
 
 @pytest.mark.timeout(60 + TIMEOUT * KILLS)
 def test_random_kills_on_several_hosts_lose_no_commit(on_cluster):
-    """The script also compares the bits of the results; a hang fails by the time limit."""
+    """The script also compares the bits of the results; a job that hangs reaches TIMEOUT."""
     sizes = {"h0,h1,h2,h3": 4, "h0:2,h1:2": 4, "h0,h1:2": 3}
     kill_many(sizes, lambda hosts, n: kill_at_random(on_cluster, hosts, sizes[hosts], n), KILLS)
 

@@ -94,10 +94,7 @@ def test_a_function_that_returns_early_on_one_rank_fails_on_the_other_ranks():
 
 @pytest.mark.parametrize("how", ["own", "twice", "wrapped", "copied"])
 def test_an_error_on_all_ranks_ends_the_job_even_if_one_rank_ends_first(how):
-    """Rank 1 ends first.
-
-    If that were taken for the cause of rank 0's error, rank 0 would train on alone and succeed.
-    """
+    """If rank 0 took the end of rank 1 for the cause of its error, rank 0 would train on alone."""
     program = f"""if True:
         import time
         import hvdlite as hvd
@@ -243,7 +240,7 @@ def test_a_script_without_elastic_run_gets_no_new_rank():
         print("up", hvd.size())
         if hvd.rank() == 1:
             os.kill(os.getpid(), 9)
-        until = time.monotonic() + 5  # in which the launcher would start one
+        until = time.monotonic() + 5  # time in which the launcher would start a new rank
         while hvd.size() == 2 and time.monotonic() < until:
             time.sleep(0.1)
     """
@@ -264,7 +261,7 @@ def test_a_job_whose_new_ranks_die_again_fails_at_the_reset_limit():
         "ranks have died 3 times, and elastic training goes on after at most 2 deaths" in done.err
     )
     assert "--reset-limit" in done.err.partition("hvdliterun: rank 0 on")[2], done.err
-    # no rank may be left to notice the third death
+    # perhaps no rank is left that notices the third death
     assert done.err.count("; the others go on") >= 2
     assert not left_with(MARKER)
 

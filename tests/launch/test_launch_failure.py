@@ -92,7 +92,9 @@ CULPRITS = {  # how ranks ended, what they reported, which rank is to blame
     "rank that notices a silent rank, not those that notice its end": (
         STOPPED, signs({1: 6.9, 2: 5.0}, stalled=SILENCES), 2
     ),
-    "the same, though others report first": (STOPPED, signs({1: 4.9, 2: 5}, stalled=SILENCES), 2),
+    "rank that notices a silent rank, though others report first": (
+        STOPPED, signs({1: 4.9, 2: 5}, stalled=SILENCES), 2
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""hvdliterun's reports from the ranks' recorders: after a failure, as a summary, as metrics."""
+"""What hvdliterun reads from flight recorders: the failure report, the summary, the metrics."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def test_a_metrics_client_that_never_completes_does_not_delay_the_job(capsys, mo
 
 
 def test_many_metrics_clients_do_not_use_up_threads_and_descriptors(capsys):
-    """A thread and a descriptor per client would leave none for the launcher."""
+    """With a thread and a descriptor per client, the launcher would have none left for itself."""
     before = threading.active_count()
     with metrics.serve("0", lambda: "all"):
         port = int(re.findall(r":(\d+)/", capsys.readouterr().err)[0])

@@ -20,7 +20,7 @@ from hvdlite.machine.hosts import SSH, Host, is_here, parse_list, read_file
      ("me@-oX", "not a host"), ("-l@b", "not a host"), ("a;id", "not a host"),
      ("a/b", "not a host")],
 )  # fmt: skip
-def test_a_wrong_host_list_is_refused(text, says):
+def test_hvdliterun_refuses_a_wrong_host_list(text, says):
     with pytest.raises(ValueError, match=says):
         parse_list(text)
 

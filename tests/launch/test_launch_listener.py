@@ -37,7 +37,7 @@ class Open:
         self.let_in.append((link, hello))
 
     def turn(self, thread=None):
-        """Look for events ten times, each time for up to 0.02 s, and until the thread has ended."""
+        """Look for events ten times, for up to 0.02 s each, then until the thread has ended."""
         left = 10
         while left > 0 or thread and thread.is_alive():
             left -= 1
@@ -117,7 +117,7 @@ def test_silent_connections_are_dropped_after_a_time_or_if_there_are_too_many(op
     opened.turn()
     assert is_dropped(silent[0])
     newest = socket.create_connection(opened.address)
-    silent[1].close()  # the client closes it just when the listener drops it
+    silent[1].close()  # the client closes the connection that the listener drops
     opened.turn()
     assert list(opened.listener._strangers)[1].sock.getpeername() == newest.getsockname()
 
@@ -192,7 +192,7 @@ def test_the_launcher_refuses_a_frame_that_is_too_long():
             link.receive()
 
 
-def test_a_channel_works_with_a_descriptor_above_1023():
+def test_the_agents_channel_works_with_a_descriptor_above_1023():
     """select() takes no descriptor above 1023."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024:
         pytest.skip("the limit of open files is too low here")

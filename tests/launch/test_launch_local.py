@@ -136,7 +136,7 @@ def start_endless(what, *options, **env):
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name
 )
 def test_a_killed_mpirun_fails_the_job(number):
-    """No rank fails by itself, but mpirun ends them, so the job has failed."""
+    """No rank fails by itself, but mpirun ends the ranks, so the job has failed."""
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     os.kill(processes.parent(launcher.stdout.readline().split()[-1]), number)
@@ -150,9 +150,9 @@ def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
-    launcher.send_signal(signal.SIGSTOP)  # so that it notices both ends at the same time
+    launcher.send_signal(signal.SIGSTOP)  # so that the launcher notices both ends at once
     for agent in agents:
-        with contextlib.suppress(ProcessLookupError):  # mpirun has killed it
+        with contextlib.suppress(ProcessLookupError):  # mpirun has killed the agent
             os.kill(agent, signal.SIGKILL)
     assert wait_until(lambda: all(state_of(agent) == ENDED for agent in agents), TIMEOUT)
     launcher.send_signal(signal.SIGCONT)
@@ -204,12 +204,12 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
     [
         (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
         (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
-        # this option ends the job on all ranks except 0, the coordinator
+        # with this option, rank 0 decides, so another rank is stopped
         (1, ["--stall-check-shutdown-time-seconds", 4]),
     ],
 )
 def test_the_launcher_blames_and_ends_a_frozen_rank(rank, limit):
-    """SIGTERM does not end a process stopped by SIGSTOP. Ranks that notice it are not blamed."""
+    """The launcher needs SIGKILL. The ranks that notice the stopped rank are not blamed."""
     done = call("-n", 3, *limit, *python(ENDLESS.format(FREEZES.format(rank))))
     assert done.code == 1, done.err
     assert f"hvdliterun: rank {rank} on " in done.err
@@ -303,7 +303,7 @@ def test_agents_report_no_failure_to_the_backend(tmp_path):
 
 
 def test_waiting_for_ranks_that_do_not_start_times_out(tmp_path):
-    """The mpirun hangs, as with a firewall between the hosts."""
+    """A fake mpirun hangs, as mpirun does with a firewall between the hosts."""
     fake = tmp_path / "mpirun"
     fake.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.0" && exit\n')
     fake.write_text(fake.read_text() + "exec sleep 60\n")

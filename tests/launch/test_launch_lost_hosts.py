@@ -17,7 +17,7 @@ def start_up(cluster, script, *options):
 
 
 def ends_without(cluster, launcher, lost, limit=TIMEOUT):
-    """Wait for hvdliterun; return its output. Check that the other hosts, not lost, are clean."""
+    """Wait for hvdliterun; return its output. Check that all hosts but the lost host are clean."""
     began = time.monotonic()
     out, err = launcher.communicate(timeout=TIMEOUT)
     assert time.monotonic() - began < limit, err
@@ -114,7 +114,7 @@ def test_the_error_names_a_host_whose_firewall_passes_only_ssh(own_cluster):
 
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
 def test_the_error_in_init_names_a_rank_behind_a_firewall(own_cluster):
-    """The firewall blocks only new connections, so those of the launcher continue to work."""
+    """The firewall blocks only new connections, so the launcher's connections work on."""
     begins = "import time; print('up 3', flush=True); time.sleep(5); import hvdlite; hvdlite.init()"
     line = ["-H", "h0,h1,h2", "--env", "HVDLITE_INIT_TIMEOUT_SECONDS=8"]
     launcher = start_up(own_cluster, begins, *line)

@@ -108,7 +108,7 @@ ROWS = {row.attribute: row for rows in options.OPTIONS.values() for row in rows}
 
 
 @pytest.mark.parametrize("name", sorted(ROWS.keys() - NOT_OF_A_JOB))
-def test_every_option_changes_the_job(name, monkeypatch):
+def test_every_option_of_hvdliterun_changes_the_job(name, monkeypatch):
     """An option that no code reads would be accepted without an effect."""
     monkeypatch.setattr(os, "urandom", bytes)  # the job's secret
     monkeypatch.setattr(hosts, "read_file", lambda path: [Host(path)])
@@ -120,7 +120,7 @@ def test_every_option_changes_the_job(name, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
-def test_an_empty_list_of_hosts_is_refused(option, capsys):
+def test_hvdliterun_refuses_an_empty_list_of_hosts(option, capsys):
     """`hvdliterun -H "$HOSTS"` must not silently train on only this host."""
     assert cli.main(["--dry-run", "-n", "2", option, "", "t"]) == 2
     assert capsys.readouterr().err.startswith("hvdliterun: ")
@@ -128,7 +128,7 @@ def test_an_empty_list_of_hosts_is_refused(option, capsys):
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
 @pytest.mark.parametrize("option", ["--start-timeout", "--fusion-threshold-mb"])
-def test_a_value_that_is_not_a_number_is_refused(option, value, capsys):
+def test_hvdliterun_refuses_a_value_that_is_not_a_number(option, value, capsys):
     with pytest.raises(SystemExit):
         job(f"{option}={value}", "t")
     assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
@@ -261,7 +261,7 @@ def test_an_environment_variable_may_have_an_equals_sign_or_a_colon(monkeypatch)
         environment.parse_assignments(["=x"], "--env")
 
 
-def test_help_has_a_text_for_every_option():
+def test_hvdliterun_help_has_a_text_for_every_option():
     parser = options.parser(list(BACKENDS))
     assert [action.option_strings for action in parser._actions if not action.help] == []
     text = " ".join(parser.format_help().split())

@@ -18,7 +18,7 @@ def output(**options):
     return Output(Console(out, err), **options), out, err
 
 
-def test_pieces_of_lines_are_joined_and_labeled_with_the_rank():
+def test_parts_of_output_lines_are_joined_and_labeled_with_the_rank():
     shown, out, err = output()
     shown.write(0, "0", STDOUT, b"he")
     shown.write(1, "1", STDOUT, b"other\n")

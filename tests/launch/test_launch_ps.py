@@ -9,7 +9,7 @@ SCRIPT = [sys.executable, SCRIPTS / "parameter_server.py"]
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
-def test_an_unmodified_script_runs_to_its_end(kind):
+def test_an_unmodified_script_for_mxnets_servers_runs_to_its_end(kind):
     done = call("-n", 2, "-s", 2, "--mode", "ps", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0] for line in done.out.splitlines())
     assert lines == ["[worker 0] worker 0 of 2 ends", "[worker 1] worker 1 of 2 ends"]
@@ -25,7 +25,7 @@ def test_the_label_of_a_worker_has_its_rank_in_the_kvstore(workers, servers):
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_sync_mpi"])
-def test_the_same_script_runs_on_hvdlites_kvstore_without_servers(kind):
+def test_a_script_for_mxnets_servers_runs_on_hvdlites_kvstore(kind):
     """The launcher installs hvdlite's kvstore, though the script does not import hvdlite."""
     done = call("-n", 2, "--mode", "mpi", *SCRIPT, kind).passed()
     lines = sorted(line.split(" with loss ")[0].split("] ")[1] for line in done.out.splitlines())

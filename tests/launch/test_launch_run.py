@@ -24,7 +24,7 @@ WITHOUT_CLOUDPICKLE = "import sys; sys.modules['cloudpickle'] = None\n"
 
 
 @pytest.mark.parametrize("head", ["", WITHOUT_CLOUDPICKLE])
-def test_results_are_returned_in_the_order_of_ranks(tmp_path, head):
+def test_run_returns_results_in_the_order_of_ranks(tmp_path, head):
     script = tmp_path / "script.py"
     script.write_text(head + SCRIPT)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
@@ -57,7 +57,7 @@ def test_run_raises_an_error_if_the_function_raises_an_exception():
     assert caught.value.code == 1
 
 
-def test_printing_after_the_reader_closed_raises_broken_pipe_error():
+def test_run_raises_broken_pipe_error_if_the_reader_of_stdout_closes():
     """The error must be BrokenPipeError, not KeyboardInterrupt."""
     there, here = os.pipe()
     os.close(there)
@@ -70,7 +70,7 @@ def test_printing_after_the_reader_closed_raises_broken_pipe_error():
     assert done.stderr.splitlines()[-1].startswith("BrokenPipeError"), done.stderr
 
 
-def test_a_function_that_cannot_be_sent_is_refused(monkeypatch):
+def test_run_refuses_a_function_that_cannot_be_sent(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(ValueError, match="pip install cloudpickle"):
         pack(lambda: 1, (), {})

@@ -36,7 +36,7 @@ def test_a_failure_is_reported_with_exit_code_and_host(grid, tmp_path):
     assert "hvdliterun: rank 1 on h" in done.out
 
 
-def test_ctrl_c_deletes_the_job(grid, tmp_path):
+def test_ctrl_c_deletes_the_job_of_grid_engine(grid, tmp_path):
     code = "import time; print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "--launcher", "sge", "--pe", "mpi", "-n", "2", *python(code)]
     interrupt(grid.cluster.command(line, cwd=str(tmp_path)), 2, 50, env=grid.environment())

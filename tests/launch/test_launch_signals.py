@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not probe.find_program("mpirun"), reason="there 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_launcher_ends_all_processes_of_the_job(number, tmp_path):
-    """SIGKILL, which can't be caught, also ends all processes, and ranks' background processes."""
+    """Background processes of ranks end, too, even after SIGKILL, which can't be caught."""
     marker = f"hvdlite-test-{uuid.uuid4().hex}"
     code = "import os, time; os.system('sleep 600 &'); print('up', flush=True); time.sleep(600)"
     # a killed launcher leaves its temporary folder
@@ -105,12 +105,12 @@ def test_sigterm_ends_the_command_that_the_launcher_waits_for(commands, line, to
     )  # fmt: skip
     text = commands.read_text()
     assert [each for each in ("SIGTERM", "qdel 17") if each in text] == told
-    for each in left_with(mark, 0):  # processes of the commands above
+    for each in left_with(mark, 0):  # processes of the fake commands
         os.kill(each, signal.SIGKILL)
 
 
 def test_the_command_of_a_batch_system_gets_ctrl_c(commands):
-    """A shell or Java that starts with SIGINT ignored can't change this."""
+    """A shell or Java that is started with SIGINT ignored can't handle SIGINT later."""
     env = {**os.environ, "MARKER": str(commands)}
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", "true"]
     launcher = subprocess.Popen(line, env=env, start_new_session=True, stdin=subprocess.DEVNULL)

@@ -63,7 +63,7 @@ def test_a_batch_job_writes_the_output_of_each_rank_to_its_log(slurm, tmp_path):
 
 
 def test_the_example_script_for_slurm_runs(slurm, tmp_path):
-    """Options adapt it to the ranks and cores of the emulated hosts."""
+    """Options of sbatch adapt the script to the ranks and cores of the emulated hosts."""
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
     (tmp_path / "train.py").write_text(INIT)
@@ -75,7 +75,7 @@ def test_the_example_script_for_slurm_runs(slurm, tmp_path):
     assert done.returncode == 0 and log.count("SIZE 2") == 2, log
 
 
-def test_ctrl_c_releases_the_allocation(slurm):
+def test_ctrl_c_releases_the_slurm_allocation(slurm):
     code = "import time; print('up'); time.sleep(60)"
     line = [*HVDLITERUN, "--launcher", "slurm", "-n", "2", *python(code)]
     interrupt(slurm.cluster.command(line), 2, 50, env=slurm.environment())

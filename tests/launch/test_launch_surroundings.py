@@ -78,7 +78,7 @@ def test_a_job_runs_if_dev_shm_is_full(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_error_says_that_there_is_no_room_for_temporary_files(monkeypatch):
+def test_without_room_for_temporary_files_a_job_has_no_folder_in_shared_memory(monkeypatch):
     lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
     monkeypatch.setattr(tempfile, "gettempdir", mock.Mock(side_effect=lacks))
     monkeypatch.setattr(os, "statvfs", mock.Mock(side_effect=lacks))
@@ -92,7 +92,7 @@ def test_the_error_says_that_there_is_no_room_for_temporary_files(monkeypatch):
 def test_the_users_setting_of_open_mpis_segment_folder_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     memory = shared_memory.of_job("0123456789abcdef")
-    for name in ("sm", "vader"):  # the two names are synonyms, and the second one wins
+    for name in ("sm", "vader"):  # for Open MPI the two names are synonyms
         found = memory.environment({f"OMPI_MCA_btl_{name}_backing_directory": "/mine"})
         assert not [each for each in found if "btl" in each]
     assert len(memory.environment({})) == 4
@@ -136,7 +136,7 @@ def test_check_and_check_build_describe_the_installation():
 
 @pytest.fixture
 def two_nodes(tmp_path):
-    """Fake files that put this host's first core on another node than its other cores.
+    """Fake files that put this host's first core on another NUMA node than its other cores.
 
     Return the hardware threads of each node, and code that makes a process read the files.
     """
