@@ -76,7 +76,7 @@ def test_the_table_of_horovods_names_is_true(module, found):
     names = sum(rows.values(), [])
     assert len(names) == len(set(names)) > 30
     wrong = [name for name in names if found["there"][module][name] == (name in rows["missing"])]
-    assert not wrong, f"docs/horovod.md on hvdlite.{module}: not so of {', '.join(wrong)}"
+    assert not wrong, f"docs/horovod.md is wrong about {', '.join(wrong)} of hvdlite.{module}"
 
 
 @pytest.mark.parametrize("module", PAGES)

@@ -56,7 +56,7 @@ if mode == "crossed":
     sys.exit()
 if mode == "opens":  # ranks open a group while one of its ranks dies
     if hvd.rank() == last:
-        for rank in range(last):  # wait until the other ranks wait for this one
+        for rank in range(last):  # wait until the other ranks wait for this rank
             jax._src.distributed.global_state.client.blocking_key_value_get(
                 f"hvdlite/{[last, rank]}/here/{rank}", 60_000)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -262,7 +262,7 @@ print("RIGHT\\n", end="")
 
 
 def test_hvdlite_collectives_work_on_several_local_devices_but_not_in_one_program(tmp_path):
-    """XLA does not order the calls of two devices, neither in one program nor in two programs."""
+    """XLA does not order the calls of two devices, whether in one program or in two programs."""
     script = tmp_path / "script.py"
     script.write_text(LOCAL)
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -299,9 +299,9 @@ def test_collectives_of_the_same_ranks_on_other_devices_run_at_the_same_time(tmp
 def test_programs_of_the_jax_page_run(tmp_path):
     """The programs print small losses, so they have trained."""
     text = (ROOT / "docs" / "jax.md").read_text()
-    for i, piece in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
+    for i, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
         program = tmp_path / f"program{i}.py"
-        program.write_text(piece)
+        program.write_text(code)
         job = assert_passed(mpirun(2, str(program), timeout=120))
         assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5
 

@@ -15,7 +15,7 @@ class Example(NamedTuple):
     library: str  # the library that the program needs
     ending: str  # the last line that the program prints
     accuracy: float  # the accuracy must be above this
-    accuracy_alone: float = 0  # the same for the script without hvdlite
+    accuracy_alone: float = 0  # the same for one process without hvdlite
     arguments: tuple = ()
     arguments_alone: tuple = ()
 
@@ -38,7 +38,7 @@ EXAMPLES = {
 @pytest.fixture(params=EXAMPLES)
 def name(request) -> str:
     if importlib.util.find_spec(EXAMPLES[request.param].library) is None:
-        pytest.skip("its library is not installed")
+        pytest.skip(f"{EXAMPLES[request.param].library} is not installed")
     return request.param
 
 
@@ -77,7 +77,7 @@ def test_hvdlite_imports_no_framework(module):
     assert ended.stdout.split() == []
 
 
-def test_the_bench_runs_without_mxnet_and_names_the_omitted_cases():
+def test_hvdlite_bench_without_mxnet_names_the_omitted_cases():
     bench = ["-m", "hvdlite", "bench", "--seconds=0.01", "--sizes=4K", "--idle=0"]
     job = assert_passed(mpirun(2, *bench))
     assert "not installed, so not measured: mxnet\n" in job.output
@@ -92,7 +92,7 @@ MODELS = str(TESTS / "scripts" / "elastic_models.py")
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
 def test_survivors_train_torch_on_from_the_last_commit(dead, where):
     results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
-    # After backward the dead rank may have sent all gradients; the other ranks then end the step.
+    # If the dead rank has sent all gradients, the other ranks complete its last step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
     for result in results.values():
         assert result["went_on"] in commits

@@ -150,7 +150,7 @@ def commands() -> set:
     }
 
 
-# These commands run the whole program; any other tests only the launcher and runs COUNTED.
+# These commands run the whole program. All other commands test only the launcher: they run COUNTED.
 WHOLE = re.compile("(|mpirun -n 2 |hvdliterun -n 2 )python train.py|torchrun.*")
 COUNTED = """
 import numpy, hvdlite as hvd

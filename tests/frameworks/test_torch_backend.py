@@ -16,7 +16,7 @@ SCRIPTS = TESTS / "frameworks" / "scripts"
 PROGRAMS = str(SCRIPTS / "torch_programs.py")
 
 
-def test_programs_give_the_same_result_as_with_gloo():
+def test_torch_programs_give_the_same_result_as_with_gloo():
     """hvdliterun over MPI and torchrun without MPI give equal digits; Gloo's may differ slightly.
 
     The exit status of the run with Gloo is ignored: PyTorch once aborted after all results.

@@ -12,7 +12,7 @@ from hvdlite.torch import delegate, tensors
 hvd.init()
 tensors.DELEGATED.add("cpu")
 
-class BlocksInFirstCall(dist.ProcessGroupGloo):  # as NCCL, which waits for all ranks for ever
+class BlocksInFirstCall(dist.ProcessGroupGloo):  # like NCCL, which waits forever for all ranks
     def allreduce(self, *args):
         threading.Event().wait()
     abort = allreduce
@@ -84,7 +84,7 @@ FAILS = """
 import datetime, os, signal, sys, time
 import torch, torch.distributed as dist
 how = sys.argv[1]
-minute = datetime.timedelta(minutes=1)  # in which all ranks import torch
+minute = datetime.timedelta(minutes=1)  # time in which all ranks import torch
 dist.init_process_group("hvdlite", timeout=minute)
 rank, t = dist.get_rank(), torch.ones(1000)
 group, everyone = dist.new_group([0, 2]), dist.new_group(timeout=minute)
@@ -133,7 +133,7 @@ os._exit(7)
         ("frozen", "02", "Timed out waiting 3000 ms for"),
     ],
 )
-def test_a_failure_is_an_error_on_every_waiting_rank(how, who, text, tmp_path):
+def test_a_killed_or_frozen_rank_is_an_error_on_every_waiting_torch_rank(how, who, text, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
     ended = started_by("hvdliterun", "-n", "3", str(script), how)

@@ -85,7 +85,7 @@ def test_programs_of_make_test_gpu_for_which_there_is_no_time_are_not_run(capsys
 
 
 def test_make_test_gpu_ends_in_time_and_tells_what_has_not_run(tmp_path):
-    """On the CPU, two ranks do not get through their first program in the time."""
+    """On the CPU, two ranks need more than the 15 s for their first program."""
     began, file = time.monotonic(), tmp_path / "gpu.json"
     command = "python", str(TESTS / "gpu.py"), "--device", "cpu", "--until", str(time.time() + 15)
     programs = "--only", "cpu:gloo,cuda:gloo", "hvdlite.torch"

@@ -109,7 +109,7 @@ print("ALL RIGHT", t.item(), flush=True)
 """
 
 
-@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="PyTorch 2.14 brought it")
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="needs PyTorch 2.14")
 def test_reconfigure_gives_ranks_to_a_group_without_ranks(tmp_path):
     (tmp_path / "ranks.py").write_text(RECONFIGURED)
     line = str(tmp_path / "ranks.py"), str(tmp_path / "store")

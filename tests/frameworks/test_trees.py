@@ -37,7 +37,7 @@ def loss_of_one_process() -> dict:
 
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_one_process):
-    """Three ranks; the test on two hosts below has two."""
+    """Here with three ranks; test_trees_are_trained_between_two_hosts has two ranks."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]
@@ -100,7 +100,7 @@ def test_every_line_of_a_libsvm_file_is_loaded_by_exactly_one_rank(ranks, tmp_pa
     assert joined("rows3") == joined("labels3") == []
 
 
-def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
+def test_a_malformed_libsvm_line_is_an_error_on_every_rank(tmp_path):
     wrong = ["1 qid:3 1:2", "1:0.5 1:2", "1 a:2", "1 1.5:2", "1 -1:2", "x"]
     files = [str(tmp_path / str(i)) for i in range(len(wrong))]
     for file, line in zip(files, wrong):
@@ -114,7 +114,7 @@ def test_a_malformed_line_is_an_error_on_every_rank(tmp_path):
 
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("where", ["fail", "fail_before_finalize"])
-def test_a_rank_that_raises_ends_the_job(where, failing):
+def test_a_rank_that_raises_inside_xgboost_ends_the_job(where, failing):
     """finalize() in a ``finally`` must not wait for other ranks, which wait for this rank."""
     job = script(2, where, str(failing))
     assert job.status != 0

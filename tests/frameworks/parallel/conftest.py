@@ -30,7 +30,7 @@ def groups():
 
 @pytest.fixture
 def short(groups):
-    """Return a group of all ranks that may take a minute to open; its calls may take 300 ms."""
+    """Return a group of all ranks that has a minute to open; its calls time out after 300 ms."""
     import torch
     import torch.distributed as dist
 

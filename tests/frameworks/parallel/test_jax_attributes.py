@@ -1,4 +1,4 @@
-"""The attributes of hvdlite's custom calls: the C part refuses others than those it reads."""
+"""Attributes of hvdlite's custom calls: the C code refuses a program with unknown attributes."""
 
 import hvdlite.jax as hvd
 
@@ -21,7 +21,7 @@ OTHERS = {  # attributes of another version of hvdlite
 
 
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
-def test_a_program_with_other_attributes_is_refused(change, monkeypatch):
+def test_a_jax_program_with_attributes_of_another_hvdlite_is_refused(change, monkeypatch):
     made = jax.ffi.ffi_call
 
     def changed(*args, **options):

@@ -1,4 +1,4 @@
-"""JAX: hvdlite's collectives in and outside jitted programs, and XLA's collectives over hvdlite."""
+"""JAX: hvdlite's collectives, inside and outside of jit, and XLA's collectives over hvdlite."""
 
 import os
 import threading
@@ -64,7 +64,7 @@ def test_every_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
 
 
 @in_and_outside
-def test_a_pytree_is_reduced_in_one_operation(how, rank, size):
+def test_an_allreduce_of_a_pytree_keeps_its_structure(how, rank, size):
     tree = {"a": jnp.ones(3) * rank, "b": [jnp.float32(rank), 2.0 * rank]}
     got = how(lambda t: hvd.allreduce(t, name="tree"))(tree)
     mean = (size - 1) / 2
@@ -152,7 +152,7 @@ def own(mesh: Mesh, f, whole: np.ndarray) -> np.ndarray:
     return np.asarray(jax.jit(mapped)(spread(mesh, whole)).addressable_shards[0].data)
 
 
-several = pytest.mark.skipif("hvd.size() == 1", reason="one process")
+several = pytest.mark.skipif("hvd.size() == 1", reason="needs several processes")
 
 
 @several
@@ -202,7 +202,7 @@ def test_an_all_to_all_with_large_parts_is_right_on_two_processes(parts, rank, s
 
 
 @several
-@pytest.mark.skipif("hvd.size() != 4", reason="2 x 2 processes")
+@pytest.mark.skipif("hvd.size() != 4", reason="needs 4 processes")
 def test_collectives_along_axes_of_a_mesh_are_right(rank, size):
     for order in ([0, 1, 2, 3], [3, 1, 2, 0], [0, 2, 1, 3]):
         mesh = Mesh(np.array(jax.devices())[order].reshape(2, 2), ("x", "y"))

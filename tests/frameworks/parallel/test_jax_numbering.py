@@ -51,7 +51,7 @@ PROGRAMS = {
 def test_each_call_of_a_program_has_its_own_name(program, names):
     module = jax.jit(program).lower(jnp.ones(3)).compiler_ir("stablehlo")
     with module.context, numbering.ir.Location.unknown():
-        for _ in range(2):  # the second time changes nothing
+        for _ in range(2):  # a second run changes nothing
             numbering._Numbering(module.operation).run()
             assert module.operation.verify()
             found = re.findall(r'name = "allreduce\.([^"]*)"', str(module))
@@ -70,7 +70,7 @@ def seconds_of_numbering(calls: int) -> float:
         return time.process_time() - begin
 
 
-def test_the_time_of_numbering_grows_linearly():
+def test_the_time_to_number_the_calls_of_a_jax_program_grows_linearly():
     seconds_of_numbering(10)
     assert seconds_of_numbering(8000) < 50 * seconds_of_numbering(500)
 
@@ -112,7 +112,7 @@ def test_ranks_may_take_different_branches_with_calls_of_one_name(rank, size):
 
 
 @pytest.mark.parametrize("how", [jax.jit, lambda f: f], ids=["jit", "eager"])
-def test_a_name_that_is_too_long_is_refused(how):
+def test_jax_refuses_a_tensor_name_that_is_too_long(how):
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="longer than 255 bytes"):
         jax.block_until_ready(how(lambda a: hvd.allreduce(a, "x" * 250))(jnp.ones(2)))
 
@@ -143,7 +143,7 @@ def test_a_second_thread_may_not_use_a_name_of_a_living_thread(rank, size):
 
 @pytest.mark.skipif("hvd.size() == 1", reason="one rank")
 def test_a_refused_program_takes_no_names(rank, size):
-    """Otherwise this thread could not use "free" while the other thread lives."""
+    """Otherwise this thread could not use the name "free" while the other thread lives."""
     own = jax.jit(lambda a: hvd.allreduce(a, "own", op=hvd.Sum))
     both = jax.jit(lambda a: hvd.allreduce(hvd.allreduce(a, "free"), "own", op=hvd.Sum))
     free = jax.jit(lambda a: hvd.allreduce(a, "free", op=hvd.Sum))

@@ -57,7 +57,7 @@ def test_keras_training_equals_one_process(kind, rank, size, report_parity):
     fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    mine = x[rank::size], y[rank::size]  # batch i of all ranks is batch i of `alone`
+    mine = x[rank::size], y[rank::size]  # batch i of `alone` joins batch i of all ranks
     fit(model, optimizer, *mine, BATCH // size, first)
     check_equal(model)
     report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)
@@ -140,14 +140,14 @@ def test_weights_of_bfloat16_stay_equal_on_all_ranks(rank, size):
     check_equal(model)
 
 
-def test_warmup_raises_the_rate_at_each_batch(size):
+def test_keras_warmup_raises_the_learning_rate_at_each_batch(size):
     warm_up = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
     rates = rates_of(warm_up, hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), 3, 4)
     rising = [0.4 / size * (1 + (i + 1) / 8 * (size - 1)) for i in range(8)]
     assert rates == pytest.approx(rising + [0.4] * 4)
 
 
-def test_a_schedule_sets_the_rate_of_its_epochs():
+def test_a_keras_schedule_sets_the_learning_rate_of_its_epochs():
     halve = hvd.callbacks.LearningRateScheduleCallback(0.4, 0.5, start_epoch=1, end_epoch=3)
     assert rates_of(halve, keras.optimizers.SGD(0.3), 4, 2) == pytest.approx(
         [0.3, 0.3, 0.4, 0.4, 0.2, 0.2, 0.2, 0.2]

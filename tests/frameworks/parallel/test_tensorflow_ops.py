@@ -57,7 +57,7 @@ def test_ranks_may_run_collectives_of_a_graph_in_different_orders(rank, size):
 
 
 def test_many_concurrent_collectives_in_a_session_do_not_deadlock(rank, size):
-    """TensorFlow has fewer threads than collectives; ranks start them in opposite order."""
+    """TensorFlow has fewer threads than collectives; ranks start these in opposite orders."""
     with tf.Graph().as_default():
         parts = [hvd.allreduce(tf.fill([10], float(i + rank)), op=hvd.Sum) for i in range(30)]
         with tf.compat.v1.Session() as session:
@@ -105,7 +105,7 @@ def test_wrong_arguments_of_collectives_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
-    if hvd.rank() == 0:  # raises before it sends anything, so no other rank must call it
+    if hvd.rank() == 0:  # the call raises before it sends anything, so other ranks need no call
         with pytest.raises(NotImplementedError, match="is IndexedSlices"):
             hvd.grouped_allreduce([tf.ones(1), slices], op=hvd.Max)
     with pytest.raises(ValueError, match="dtype complex64 is not supported"):
@@ -135,7 +135,7 @@ def test_threads_may_call_tensorflow_collectives_concurrently(how, rank, size):
     in_threads([lambda thread=thread: work(thread) for thread in range(4)])
 
 
-def test_threads_that_share_handles_get_the_same_results(size):
+def test_threads_that_share_a_handle_of_a_graph_get_the_same_results(size):
     """A node of a graph keeps a handle, for which several threads may wait."""
     names, arrays = ["a", "b", "c"], [np.ones(3), np.ones(2, int), np.zeros(0)]
     everyone, scales = hvd.global_process_set, (1.0, 1.0)

@@ -163,7 +163,7 @@ def test_a_tape_whose_variables_differ_between_ranks_is_an_error(differs, traced
 
 @pytest.mark.parametrize("what", ["weights", "momentum", "the global step"])
 def test_a_checkpoint_that_only_one_rank_restores_is_an_error(what, rank, several, tmp_path):
-    """The ranks went on with the same gradients, but with different states."""
+    """Without the error, ranks would go on with equal gradients but different states."""
     with tf.Graph().as_default(), v1.Session() as session:
         start = np.full((3, 2), 1 + 1e-6 * rank, np.float32)  # CPUs may round differently
         w, step = v1.get_variable("w", initializer=start), v1.train.get_or_create_global_step()

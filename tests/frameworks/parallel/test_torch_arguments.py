@@ -44,7 +44,7 @@ def test_all_to_all_single_may_receive_into_rows_of_another_length(groups):
         assert out.tolist() == expected
 
 
-def test_wrong_sizes_and_splits_are_refused_immediately(groups):
+def test_torch_collectives_refuse_wrong_sizes_and_splits_immediately(groups):
     size = dist.get_world_size()
     with pytest.raises(
         RuntimeError, match="invalid tensor size"

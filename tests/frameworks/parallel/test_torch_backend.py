@@ -129,12 +129,12 @@ def staged(request, groups):
 
 
 @pytest.mark.parametrize("call", [*MOVES, *REDUCES], ids=lambda call: call.__name__)
-def test_results_equal_those_of_gloo(call, groups, staged):
+def test_torch_collectives_give_the_results_of_gloo(call, groups, staged):
     for dtype in TYPES:
         for n in SIZES:
             try:
                 theirs = call(dtype, n, groups[1])
-            except (RuntimeError, ValueError):  # Gloo does not take it
+            except (RuntimeError, ValueError):  # Gloo refuses this dtype
                 continue
             assert same(call(dtype, n, groups[0]), theirs), (dtype, n)
 
@@ -196,7 +196,7 @@ def test_reduce_ops_give_the_results_of_gloo(call, op, groups, staged):
 
 
 def test_a_lazily_negated_tensor_with_gaps_is_reduced_in_place(groups, staged):
-    """Call the backend: PyTorch's function would pass a copy to it and lose the result."""
+    """The test calls the backend: PyTorch's function would pass a copy and lose the result."""
     t = values(torch.complex64, 5, 4) * (1 + 2j)
     before, view = t.clone(), t.conj().imag
     whole = view.resolve_neg().contiguous()

@@ -138,7 +138,7 @@ def test_ranks_send_no_request_for_frozen_parameters(frozen, rank, several):
 
 
 def _zero_and_skip_the_step(model: Model) -> None:
-    """All ranks skip the step after backward, as GradScaler does after an overflow."""
+    """Skip the step after backward, as GradScaler does after an overflow."""
     model.optimizer.synchronize()
     model.optimizer.zero_grad()
     model.optimizer.step = lambda: vars(model.optimizer).pop("step")
@@ -160,7 +160,7 @@ DROPS = pytest.mark.parametrize(
 @pytest.mark.filterwarnings("ignore:optimizer.step. called without")
 @pytest.mark.parametrize("kind", ["dense", "unreached"])
 @pytest.mark.parametrize("used", [0, 2])
-def test_dropping_averages_on_only_one_rank_is_an_error(used, kind, drop, rank, several):
+def test_dropping_averaged_gradients_on_only_one_rank_is_an_error(used, kind, drop, rank, several):
     """Without the error, the weights of the ranks would differ."""
     model = Model(kind, rank)
     for _ in range(used):
@@ -176,7 +176,7 @@ def test_dropping_averages_on_only_one_rank_is_an_error(used, kind, drop, rank, 
 @DROPS
 @pytest.mark.filterwarnings("ignore:optimizer.step. called without")
 @pytest.mark.parametrize("kind", ["dense", "unreached"])
-def test_dropping_averages_on_all_ranks_is_not_an_error(kind, drop, rank, size):
+def test_dropping_averaged_gradients_on_all_ranks_is_not_an_error(kind, drop, rank, size):
     model = Model(kind, rank)
     for _ in range(2):
         model.step(lambda: drop(model))

@@ -50,7 +50,7 @@ def test_tensors_on_a_gpu_pass_through_the_host(rank, size, monkeypatch):
     assert (hvd.allreduce_(x, op=hvd.Sum) == size * size).all() and x[0, 0] == size * size
 
 
-def test_sparse_tensors_are_summed(rank, size):
+def test_sparse_torch_tensors_are_summed(rank, size):
     indices = torch.tensor([[0, rank + 1]])
     values, shape = torch.ones(2, 3), (size + 1, 3)
     tensor = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
@@ -114,7 +114,7 @@ IN_PLACE = {
 @pytest.mark.parametrize("verb", IN_PLACE)
 def test_backward_refuses_a_saved_tensor_that_a_collective_overwrote(verb):
     """With the new values, backward would silently compute wrong gradients."""
-    for _ in range(4):  # repeated calls take another path
+    for _ in range(4):  # repeated calls of one name become prepared calls
         kept, loss = _saved_by_autograd(torch.ones(2, requires_grad=True))
         IN_PLACE[verb](kept, name=verb)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

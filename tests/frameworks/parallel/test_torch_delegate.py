@@ -121,7 +121,7 @@ def test_delegation_works_for_one_rank_and_for_empty_tensors(rank, size):
         hvd.remove_process_set(each)
 
 
-def test_tensors_of_one_call_are_moved_in_one_call_for_each_dtype(rank, size):
+def test_delegated_tensors_of_one_call_move_in_one_call_per_dtype(rank, size):
     some = [torch.full((n, 2), float(n + rank)) for n in (3, 0, 1, 5)]
     double = [torch.full((4,), rank, dtype=torch.float64)]
     hvd.allreduce(some[0])
@@ -141,7 +141,7 @@ def test_tensors_of_one_call_are_moved_in_one_call_for_each_dtype(rank, size):
         assert torch.equal(given, torch.full((n, 2), n + size - 1.0))
 
 
-def test_fused_results_have_the_same_bits_on_all_ranks(rank, size):
+def test_batches_of_delegated_tensors_have_the_same_bits_on_all_ranks(rank, size):
     generator = torch.Generator().manual_seed(rank)
     some = [torch.randn(n, generator=generator) for n in (1, 7, 1000, 33)]
     for dtype in (torch.float32, torch.bfloat16):
@@ -154,7 +154,7 @@ def test_fused_results_have_the_same_bits_on_all_ranks(rank, size):
 
 
 def test_compression_casts_gradients_before_the_group_moves_them(rank, size):
-    """Only a compression that carries over a part of the gradient goes through the host."""
+    """Gradients compressed by one_bit, which keeps residuals, go through the host instead."""
     for compression, moved in ((hvd.Compression.fp16, True), (hvd.Compression.one_bit(), False)):
         model = nn.Linear(4, 3, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -185,14 +185,14 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("what", DISAGREEMENTS)
-def test_a_disagreement_is_an_error_on_every_rank(what, rank, several):
+def test_a_disagreement_about_a_delegated_tensor_is_an_error_on_every_rank(what, rank, several):
     hvd.allreduce(torch.ones(1))
     with pytest.raises(HvdliteError, match=rf"'\S*x\S*': ranks disagree on the {what}.*rank 0: "):
         DISAGREEMENTS[what](rank)
 
 
 @pytest.mark.parametrize("what", ["dtype", "op"])
-def test_a_disagreement_in_the_first_call_is_an_error_on_every_rank(what, rank, several, anew):
+def test_a_disagreement_in_the_first_delegated_call_fails_on_every_rank(what, rank, several, anew):
     with pytest.raises(HvdliteError, match=f"ranks disagree on the {what}"):
         DISAGREEMENTS[what](rank)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
@@ -230,16 +230,14 @@ def test_a_rank_that_has_joined_is_named_in_the_error(first, rank, size, several
         hvd.allreduce(torch.ones(1))
     if rank:
         match = r"rank 0 already joined.*of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
-        # ranks may call before rank 0 has joined; all see the error, as rank 0 makes no such call
+        # all ranks see the error, even before rank 0 has joined, because rank 0 makes no such call
         with pytest.raises(HvdliteError, match=match):
             hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum)
     assert hvd.join() in range(size)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 
 
-def test_a_refusal_of_the_group_sends_tensors_through_the_host(
-    rank, size, anew, caplog, monkeypatch
-):
+def test_tensors_that_nccl_refuses_go_through_the_host(rank, size, anew, caplog, monkeypatch):
     class Refuses(Gloo):
         def allreduce(self, some, options):
             raise RuntimeError("invalid usage")
@@ -254,7 +252,7 @@ def test_a_refusal_of_the_group_sends_tensors_through_the_host(
     assert len(told) == (rank == 0) and all(text in each for each in told)
 
 
-def test_tensors_that_the_user_wants_on_the_host_go_there_without_a_warning(
+def test_hvdlite_gpu_host_sends_tensors_through_the_host_without_a_warning(
     rank, size, anew, caplog, monkeypatch
 ):
     monkeypatch.setenv("HVDLITE_GPU", "host")
@@ -336,13 +334,13 @@ def test_a_tensor_on_a_gpu_on_only_some_ranks_is_refused(
     assert hvd.allreduce(torch.ones(3), name="mixed").tolist() == [1] * 3
 
 
-def test_first_calls_with_different_names_pair_by_name(rank, size, anew):
+def test_first_delegated_calls_with_different_names_pair_by_name(rank, size, anew):
     names = [f"x{(rank + i) % size}" for i in range(size)]
     handles = [hvd.allreduce_async(torch.full((2,), float(name[1:])), name=name) for name in names]
     assert [each.synchronize().tolist()[0] for each in handles] == [float(x[1:]) for x in names]
 
 
-def test_integer_averages_go_through_the_host(size):
+def test_integer_averages_of_gpu_tensors_go_through_the_host(size):
     x = hvd.allreduce(torch.tensor([2**53 + 1]), op=hvd.Sum)
     assert x.tolist() == [(2**53 + 1) * size]
     before = max(each.made._turn for each in delegate._agreements.made.values())

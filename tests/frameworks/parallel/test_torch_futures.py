@@ -113,7 +113,7 @@ def test_a_forked_child_that_waits_for_its_parents_call_gets_an_error(groups, se
         work = start(groups[0], torch.ones(3))
         child = os.fork()
         if child == 0:
-            signal.alarm(60)  # the signal ends the process if it hangs
+            signal.alarm(60)  # the signal ends the child if the child hangs
             texts = []
             for look in (work.get_future().wait, work.wait):
                 try:

@@ -42,7 +42,7 @@ def test_concurrent_calls_in_several_process_groups_are_right(groups):
 
 
 @pytest.mark.parametrize("wrong", ["shape", "type", "call"])
-def test_a_disagreement_is_an_error_on_every_rank(wrong, groups, several):
+def test_a_disagreement_in_a_torch_group_is_an_error_on_every_rank(wrong, groups, several):
     odd = dist.get_rank() == 1
     t = torch.ones(3 if odd and wrong == "shape" else 4)
     t = t.int() if odd and wrong == "type" else t

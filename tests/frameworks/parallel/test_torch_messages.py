@@ -72,7 +72,7 @@ def test_reports_show_waiting_sends_and_receives(groups):
         alone = seen._replace(ops=[waits])  # without the calls that other tests have left unmatched
         text = report.summary(alone, [alone])
         dist.isend(t, other, groups[0], 8)
-        dist.recv(t.clone(), other, groups[0], 8)  # the receive of this call has timed out, too
+        dist.recv(t.clone(), other, groups[0], 8)  # now the other rank's receive has timed out, too
         dist.isend(t, other, groups[0], 9)
         late.wait()
         ended = [op["phase"] for op in recorder.ops() if op["number"] == waits["number"]]

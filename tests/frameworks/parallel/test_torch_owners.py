@@ -282,7 +282,7 @@ def test_equal_states_loaded_on_every_rank_are_accepted(rank, size):
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
 def test_reading_param_groups_between_passes_averages_only_once(op, rank, size):
-    """A progress bar reads the rate between passes. Only the first reading may average."""
+    """A progress bar, for example, reads the rate between passes; only one reading may average."""
     model, expected = multilayer(), multilayer()
     optimizer = momentum_of(model, backward_passes_per_step=2, op=op)
     plain = torch.optim.SGD(expected.parameters(), 0.1, 0.9)

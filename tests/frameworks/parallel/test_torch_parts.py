@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 @pytest.mark.filterwarnings("ignore:.*coalesced")
-def test_tensors_of_one_call_that_share_memory_are_summed_right(groups, rank, size):
+def test_tensors_of_a_coalesced_call_that_share_memory_are_summed_right(groups, rank, size):
     total = sum(range(1, size + 1))
     for _ in range(5):
         whole = torch.full((100_000,), rank + 1.0)

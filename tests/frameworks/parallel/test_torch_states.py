@@ -127,7 +127,7 @@ def sgd_of(model):
         ),
     ],
 )
-def test_wrong_arguments_of_torch_functions_are_refused(arguments, text):
+def test_the_torch_distributed_optimizer_refuses_wrong_arguments(arguments, text):
     make, arguments = arguments.get("optimizer"), {**arguments}
     arguments["optimizer"] = make() if make else sgd_of(multilayer())
     with pytest.raises(ValueError, match=text):
@@ -183,7 +183,7 @@ def test_sync_batch_norm_has_gradients_of_gradients(rank, size):
 
 def test_sync_batch_norm_numbers_its_calls_from_0_in_a_new_job(rank, size):
     layer = hvd.SyncBatchNorm(3)
-    # one call fails on rank 0 only, so its count of calls differs from that of other ranks
+    # one call fails on rank 0 only, so rank 0 has counted another number of calls
     if rank == 0 and size > 1:
         with pytest.raises(ValueError, match="dtype"):
             layer(torch.ones(4, 3, dtype=torch.complex64))
@@ -213,7 +213,7 @@ def test_sync_batch_norm_of_one_value_per_channel_is_refused(rank, size):
     assert torch.isfinite(layer.running_var).all()
 
 
-def test_a_bucket_that_fails_leaves_no_future_waiting(rank, size, several):
+def test_a_failed_bucket_of_ddp_leaves_no_future_waiting(rank, size, several):
     state = hvd.AllreduceState()
     buckets = [torch.ones(3 + (rank == 0)), torch.full((2,), rank + 1.0), torch.ones(1)]
 

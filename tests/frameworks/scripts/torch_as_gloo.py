@@ -47,7 +47,7 @@ def run(how: str) -> None:
         )
         direct.barrier().wait()
         assert direct.name() == dist.group.WORLD._get_backend(torch.device("cpu")).name()
-        direct.create_device(interface="lo")  # PyTorch's tests call it on an instance
+        direct.create_device(interface="lo")  # as PyTorch's tests do
 
     parallel = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
     parallel(torch.full((2, 4), rank + 1.0)).sum().backward()

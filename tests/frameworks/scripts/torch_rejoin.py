@@ -1,4 +1,4 @@
-"""A process that leaves a job for another; arguments: the port of the test's store, a number."""
+"""A process that leaves its job for other jobs; arguments: port of the test's store, own number."""
 
 import os
 import signal
