@@ -1,9 +1,6 @@
 """hvdlite as PyTorch's backend: unchanged programs for torchrun, and compilation of the backend."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from jobs import TESTS, TORCHRUN, came_to, started_by
@@ -192,22 +189,3 @@ def test_without_a_compiler_the_error_says_what_to_do(tmp_path):
     ended = started_by("python", "-c", code, **env)
     last = ended.stderr.strip().splitlines()[-1]
     assert "no compiler (no-such-compiler)" in last and "HVDLITE_CACHE" in last
-
-
-def test_one_process_compiles_and_the_others_wait(tmp_path):
-    """A fake compiler counts its calls."""
-    compiler = tmp_path / "compiler"
-    compiler.write_text(
-        f"#!/bin/sh\necho x >>{tmp_path}/calls\nsleep 1\n"
-        'while [ "$1" != -o ]; do shift; done\n: >"$2"\n'
-    )
-    compiler.chmod(0o755)
-    code = "from hvdlite.torch.backend import compiled; print(compiled.build(60).name)"
-    env = {**os.environ, "CXX": str(compiler), "HVDLITE_CACHE": str(tmp_path / "cache")}
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    names = {process.communicate(timeout=100)[0].strip() for process in started}
-    assert len(names) == 1 and "torch" in names.pop()
-    assert (tmp_path / "calls").read_text() == "x\n"
