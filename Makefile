@@ -33,7 +33,7 @@
 #   make wheel     builds dist/: the sdist, and a wheel for every Python, Open MPI and MPICH, with
 #                  PyTorch's backend compiled for this Python and TORCH="2.13.0 2.14.1 2.15.0"
 #   make test-wheel   installs both in new environments, with each MPI and each PyTorch
-#   make lint      checks that every change must pass; make format fixes most failures
+#   make lint      runs the checks that every change must pass; make format fixes most failures
 #   make clean     removes everything that make has made
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -66,7 +66,7 @@ EXT  := .venv/.extension
 install: $(EXT)
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Constraints: for this NumPy, if there is a file for it, and for the MPI's version.
+# Constraints of the MPI's version and, if constraints/ has a file for this NumPy, of packages.
 FIT := $(patsubst %,-c %,constraints/mpi.txt $(wildcard constraints/numpy-$(basename $(NUMPY)).txt))
 
 $(DEPS): requirements.txt $(wildcard constraints/*.txt)

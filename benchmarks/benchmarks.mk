@@ -85,7 +85,7 @@ build/ucc/loop.so: benchmarks/ucc_loop.c build/ucc/.stamp
 	    -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib:$$ORIGIN/ucx/libucx/lib'
 
 # bench-cores and test-gpu also work on a machine without a network: copy a checkout to that machine.
-# BEGAN: bench-cores and test-gpu take at most 4 minutes, with the compilation.
+# BEGAN: bench-cores and test-gpu take at most 4 minutes, including the compilation.
 BEGAN := $(shell date +%s)
 AWAY := build/away
 AWAY_PYTHON ?= python3

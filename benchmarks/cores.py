@@ -10,8 +10,8 @@ their own processes. With more than 8 ranks, plans of hvdlite also run in teams 
 (HVDLITE_TEAM_RANKS). The benchmark needs PyTorch, NumPy and cffi, for the MPIs also mpi4py, but no
 network. A figure is the slowest rank's median time; CPU is a rank's processor time per call.
 
-All of them together take at most --seconds. The jobs whose results matter most come first. The
-table and the JSON file name every system that did not run, and the reason.
+All jobs together take at most --seconds. The jobs whose results matter most come first. The table
+and the JSON file name every system that did not run, and the reason.
 """
 
 import json
@@ -36,7 +36,7 @@ TITLES = {
 TEAMS = "hvdlite, a plan, HVDLITE_TEAM_RANKS="
 TOGETHER = {"hvdlite": ["hvdlite", "DeepSpeed", "Gloo"]}  # systems that take turns in one job
 LAUNCH = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
-LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"  # of the launchers
+LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"  # set by the launchers
 MOST = 80  # seconds of one job, so that a job that hangs leaves time for the others
 LEAST = 5  # a job does not start with fewer seconds
 END = harness.KILL_AFTER + 2  # seconds to stop the last job, and to write the results
@@ -44,7 +44,7 @@ OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its core
 
 
 def layouts_of(cores: int) -> List[str]:
-    """Return layouts of 2 to 32 ranks, each with as many cores, the most telling layouts first."""
+    """Return layouts of 2 to 32 ranks that use all cores; the most useful layouts are first."""
     return [f"{n}x{cores // n}" for n in (2, 16, 4, 8, 32) if n <= cores]
 
 
@@ -76,7 +76,7 @@ def plan(nbytes: int) -> Callable:
 
 
 def teams_of(ranks: int) -> Dict[str, Dict[str, str]]:
-    """Return a contestant for each size of a team, with its environment variables; 1: no teams."""
+    """Return contestant -> environment variables, for each size of a team; 1 means no teams."""
     if ranks <= 8:
         return {}
     sizes = [size for size in range(1, ranks // 2 + 1) if ranks % size == 0]

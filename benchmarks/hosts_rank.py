@@ -53,7 +53,7 @@ class Hvdlite(OverMPI):
         import hvdlite.numpy
 
         x = np.ones(size // 4, "float32")
-        y = np.zeros_like(x)  # writes to y, because the first write to a page is slow
+        y = np.zeros_like(x)  # unlike np.zeros(), this writes to y: first writes are slow
         return {
             self.name: lambda: hvdlite.numpy.allreduce(x, name=f"x{size}", out=y),
             "MPI_Allreduce": lambda: self.comm.Allreduce(x, y),

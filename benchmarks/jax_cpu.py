@@ -68,7 +68,7 @@ def measure() -> dict:
     }  # fmt: skip
 
     def mapped(kind: str, count: int):
-        def once(_, a):  # returns an array that depends on the result, but reads one element of it
+        def once(_, a):  # the returned array depends on the result, but reads only one element
             result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
             return a.at[:1].set(result[:1])
 

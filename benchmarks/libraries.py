@@ -132,8 +132,8 @@ class UCC(MPI):
 
 
 def open_ucc(comm) -> Callable:
-    """Return a function of a float32 array, which returns a function that sums the array ``count``
-    times, in a loop in C: benchmarks/ucc_loop.c."""
+    """Return a function that takes a float32 array, and returns a function of ``count`` that sums
+    the array ``count`` times, in a loop in C (benchmarks/ucc_loop.c)."""
     library = ctypes.CDLL(str(UCC_LOOP))
     library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
     library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int
@@ -200,7 +200,7 @@ class ParameterServer(MXNetArrays):
 
 
 def open_ps(comm):
-    """Start a scheduler and as many servers as workers; on servers the import does not return."""
+    """Start a scheduler and as many servers as workers. On a server, importing MXNet never ends."""
     workers = (comm.size - 1) // 2
     port = free_port(comm)
     everyone = [ranks.Rank(n, None, "localhost", "127.0.0.1", n, {}) for n in range(comm.size)]

@@ -23,7 +23,7 @@ HOMES = {"Intel MPI": ROOT / ".venv-intel", "MPICH": ROOT / ".venv-mpich"}
 
 
 def _hydra(mpi: str, **settings: str) -> Dict[str, str]:
-    """Return the settings with those of each MPI that mpiexec.hydra starts.
+    """Return the settings, plus the settings of each MPI that mpiexec.hydra starts.
 
     The wheel of mpi4py loads the library that MPI4PY_LIBMPI names.
     """
@@ -78,7 +78,7 @@ def left_out(python: Path = Path(sys.executable)) -> Dict[str, str]:
 def refused(log: str) -> Dict[str, str]:
     """Return the names of COMPONENTS that Open MPI does not use, each with the reason.
 
-    Without this check, Open MPI would silently measure its other components under such a name.
+    Without this check, a row with such a name would silently show Open MPI's other components.
 
     :param log: what Open MPI writes with coll_base_verbose=20 while 2 ranks start.
     """

@@ -1,4 +1,4 @@
-"""The contestants, their settings, and the suites: cases that are measured in one process."""
+"""The contestants, their settings, and the suites. One process measures the cases of a suite."""
 
 import os
 from functools import lru_cache

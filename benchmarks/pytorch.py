@@ -211,7 +211,7 @@ def _own_address() -> str:
     return socket.gethostbyname(socket.gethostname()) if emulated else "127.0.0.1"
 
 
-# ---- beside each other ----
+# ---- comparison ----
 
 
 def has_horovod() -> bool:
@@ -227,7 +227,7 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
         ours: Sequence[str] = SYSTEMS):  # fmt: skip
     """Return each system's step in ms; exit if the ranks' weights are wrong.
 
-    :param start: given the ranks' Python, returns the command that starts the ranks.
+    :param start: takes the path of the ranks' Python; returns the command that starts the ranks.
     :param ours: the systems that this Python runs, all in the same processes.
     """
     groups = [(Path(sys.executable), ours, {})]

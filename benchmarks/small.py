@@ -37,7 +37,7 @@ IN_C = "hvdlite, called from C"
 UCC = "UCC, called from C"
 OURS = "hvdlite", "hvdlite, a plan", SHARED, "hvdlite.torch", IN_C
 KNOWN = (*OURS, "DeepSpeed", "Gloo", UCC, *mpis.SETTINGS)  # the order of a table's rows
-# what a table compares: a name of hvdlite's row, and the other systems that are called alike
+# what a table compares: a row of hvdlite, and the other systems that are called in the same way
 COMPARED = {
     "from Python": (OURS[0], [name for name in KNOWN if name not in (*OURS, UCC)]),
     "from C": (IN_C, [UCC]),
@@ -96,7 +96,7 @@ def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
 
 
 def of_c() -> Callable[[int], Callable]:
-    """Return a factory like :func:`of_mpi`'s whose calls repeat ``hvd_run`` in a C loop."""
+    """Return a function like :func:`of_mpi`'s; its calls repeat ``hvd_run`` in a loop in C."""
     from hvdlite.core.collectives import describe_on, memory_of, reduction
     from hvdlite.core.native import ffi, lib, new_error
     from hvdlite.core.process_set import global_process_set
@@ -247,7 +247,7 @@ def _text(value: float) -> str:
 def compared(runs: List[Dict[str, Any]], how: str, size: str) -> str:
     """Return the name of the fastest other system, and the ratio of its time and hvdlite's.
 
-    :return: in bold if hvdlite is slower; a dash if one of both was not measured.
+    :return: in bold if hvdlite is slower; a dash if hvdlite or all others were not measured.
     """
     ours, others = COMPARED[how]
     times: Dict[str, List[float]] = {}  # name -> its times in rounds in which hvdlite ran, too

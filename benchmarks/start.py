@@ -2,8 +2,8 @@
 
     .venv-frameworks/bin/python -m benchmarks.start
 
-Time counts from the imports on. A figure is the median of 5 starts of the slowest rank, in ms; the
-minimum and maximum follow in brackets.
+The time begins after the imports. A figure is the median of 5 starts of the slowest rank, in ms;
+the minimum and maximum follow in brackets.
 """
 
 import argparse

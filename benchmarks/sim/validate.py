@@ -89,7 +89,7 @@ def one_array(size: int) -> List[tuple]:
 
 def backward(arrays) -> tuple:
     """Return the seconds of the first layer's gradient, from submission to result, and the seconds
-    of the step. Backward sleeps for each gradient, so backward uses no core."""
+    of the step. Instead of computing gradients, backward sleeps, so backward uses no core."""
     import hvdlite as hvd
 
     begin = time.perf_counter()
@@ -137,7 +137,7 @@ def run_ranks(layout: Layout, sizes: List[int], **environment: str) -> List[Any]
 
 
 def emulated(layout: Layout, sizes: List[int]) -> Dict[int, float]:
-    """Return each size's median seconds from the time all ranks have begun to the time all end."""
+    """Return each size's median seconds from the last rank's begin to the last rank's end."""
     ranks = run_ranks(layout, sizes)
     return {size: statistics.median(spans([rank[str(size)] for rank in ranks])) for size in sizes}
 
