@@ -1,4 +1,4 @@
-"""Checks with tensors on a GPU or on the CPU: results equal those of one process; times."""
+"""Checks of tensors on a GPU or the CPU: results equal one process's. Measures times, too."""
 
 import statistics
 import time
@@ -129,7 +129,7 @@ def every_verb(device, rank, size):
 
 
 @check("hvdlite.torch")
-def a_tensor_that_a_running_kernel_makes(device, rank, size):
+def an_allreduce_waits_for_a_running_kernel(device, rank, size):
     hvd = horovod_like()
 
     def call():
@@ -144,7 +144,7 @@ def a_tensor_that_a_running_kernel_makes(device, rank, size):
 
 
 @check("hvdlite.torch")
-def the_optimizer_comes_to_what_one_process_does(device, rank, size):
+def the_optimizer_trains_as_one_process(device, rank, size):
     hvd = horovod_like()
     model = network().to(device)
     hvd.broadcast_parameters(model.state_dict(), 0)
@@ -164,7 +164,7 @@ def the_optimizer_comes_to_what_one_process_does(device, rank, size):
 
 
 @check("hvdlite.torch")
-def the_optimizer_with_passes_and_compression(device, rank, size):
+def the_optimizer_with_passes_and_compression_trains_as_one_process(device, rank, size):
     hvd = horovod_like()
     for compression, most in ((hvd.Compression.none, 5e-6), (hvd.Compression.fp16, 2e-3)):
         model = network().to(device)
@@ -181,7 +181,7 @@ def the_optimizer_with_passes_and_compression(device, rank, size):
 
 
 @check("hvdlite.torch")
-def mixed_precision_with_a_scaler(device, rank, size):
+def mixed_precision_with_a_scaler_trains_as_one_process(device, rank, size):
     hvd = horovod_like()
     model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
@@ -216,7 +216,7 @@ def a_disagreement_is_an_error(device, rank, size):
     except hvd.HvdliteError as error:
         assert "uneven" in str(error)
     else:
-        raise AssertionError("expected an error")
+        raise AssertionError("an allreduce of different shapes succeeded: expected HvdliteError")
     expect_equal(hvd.allreduce(torch.ones(3, device=device), op=hvd.Sum), size)
 
 
@@ -279,7 +279,7 @@ def verbs_of_a_group(device, rank, size):
             expect_equal(message, 0)
 
 
-def a_group_behind_a_running_kernel(device, rank, size):
+def an_all_reduce_of_a_group_waits_for_a_running_kernel(device, rank, size):
     def call():
         x = torch.zeros(1 << 20, device=device)
         x += rank + 1
@@ -291,7 +291,7 @@ def a_group_behind_a_running_kernel(device, rank, size):
         expect_equal(delayed(device, call), size * (size + 1))
 
 
-def ddp_comes_to_what_one_process_does(device, rank, size):
+def ddp_trains_as_one_process(device, rank, size):
     for options in ({}, {"gradient_as_bucket_view": True, "static_graph": True}):
         model = nn.parallel.DistributedDataParallel(network().to(device), **options)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
@@ -299,7 +299,7 @@ def ddp_comes_to_what_one_process_does(device, rank, size):
     return text
 
 
-def fsdp2_comes_to_what_one_process_does(device, rank, size):
+def fsdp2_trains_as_one_process(device, rank, size):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -332,6 +332,6 @@ def times_of_a_group(device, rank, size):
 
 
 OF_GROUPS = [
-    verbs_of_a_group, a_group_behind_a_running_kernel, ddp_comes_to_what_one_process_does,
-    fsdp2_comes_to_what_one_process_does,
+    verbs_of_a_group, an_all_reduce_of_a_group_waits_for_a_running_kernel,
+    ddp_trains_as_one_process, fsdp2_trains_as_one_process,
 ]  # fmt: skip

@@ -24,6 +24,7 @@ MPI_SETTINGS = {
     "HVDLITE_REPORTS": os.devnull,  # most tests want no reports of failures
     **dict(line.split("=") for line in _LINES if not line.startswith("#")),
 }
+HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 TORCHRUN = "torchrun", "--standalone", "--nproc-per-node"
 MARK = "HVDLITE_TEST_JOB"  # the variable by which tests find processes that outlive their job
 STARTS = 5  # the most attempts to start mpirun
@@ -170,7 +171,7 @@ def assert_blocks_run(pages: str, folder: Path) -> int:
     files = [ROOT / "docs" / f"{page}.md" for page in pages.split()]
     text = "".join(file.read_text() for file in files)
     elastic = "@hvd.elastic.run" in text
-    launcher = [sys.executable, "-m", "hvdlite.launch", "--elastic"] if elastic else []
+    launcher = [*HVDLITERUN, "--elastic"] if elastic else []
     options = {"timeout": 120, "launcher": launcher}
     job = assert_passed(script(2, "snippets", str(folder), *map(str, files), **options))
     blocks = text.count("\n```python\n") - (pages == "training")

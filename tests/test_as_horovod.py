@@ -95,9 +95,8 @@ print("RESULT", [horovod.rank(), horovod.__version__])
 """
 
 
-def test_horovods_environment_variables_give_rank_and_size(tmp_path):
-    (tmp_path / "where.py").write_text(WHERE)
-    job = assert_passed(mpirun(2, str(tmp_path / "where.py")))
+def test_horovods_environment_variables_give_rank_and_size():
+    job = assert_passed(mpirun(2, "-c", WHERE))
     for rank in (0, 1):
         assert f"RESULT [{rank}, '0.28.1']" in job.output
 

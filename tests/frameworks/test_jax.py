@@ -1,14 +1,10 @@
 """Jobs with JAX: failures, launchers, and the order of imports."""
 
-import os
 import re
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
-from jobs import ROOT, alone, assert_passed, mpirun
+from jobs import HVDLITERUN, ROOT, Job, alone, assert_passed, mpirun
 from places import start_ranks
 
 SCRIPT = """
@@ -73,15 +69,9 @@ tell(total, 64)
 """
 
 
-def hvdliterun(tmp_path: Path, mode: str, ranks: int, *options: str, **env: str) -> str:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    line = ["-m", "hvdlite.launch", "-n", str(ranks), *options, sys.executable, str(script), mode]
-    done = subprocess.run(
-        [sys.executable, *line], capture_output=True, text=True, timeout=240,
-        env={**os.environ, **env},
-    )  # fmt: skip
-    return done.stdout + done.stderr
+def hvdliterun(ranks: int, options: str, code: str, *arguments: str, **env: str) -> Job:
+    how = {"launcher": HVDLITERUN, "options": options.split(), "env": env, "timeout": 240}
+    return mpirun(ranks, "-c", code, *arguments, **how)
 
 
 def told(output: str, rank: int) -> list:
@@ -99,16 +89,14 @@ def told(output: str, rank: int) -> list:
         ("raises", "tcp", r"raised KeyError: 'label'.* rank left$"),
     ],
 )
-def test_the_error_inside_a_jitted_program_names_the_rank_that_ended(
-    mode, transport, text, tmp_path
-):
-    output = hvdliterun(tmp_path, mode, 3, "--transport", transport)
+def test_the_error_inside_a_jitted_program_names_the_rank_that_ended(mode, transport, text):
+    output = hvdliterun(3, f"--transport {transport}", SCRIPT, mode).output
     for rank in (0, 1):
         assert re.search(text, told(output, rank)[0][1]), output
 
 
-def test_ranks_with_different_programs_get_errors_and_the_job_goes_on(tmp_path):
-    output = hvdliterun(tmp_path, "differs", 3, "--transport", "tcp")
+def test_ranks_with_different_programs_get_errors_and_the_job_goes_on():
+    output = hvdliterun(3, "--transport tcp", SCRIPT, "differs").output
     for rank in range(3):
         *differ, (_, after) = told(output, rank)
         for kind, (_, text) in zip(["shape", "dtype", "kind", "shape"], differ):
@@ -123,14 +111,14 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("mode", ["stops", "absent"])
-def test_the_error_of_a_timeout_names_the_rank_that_is_missing(mode, tmp_path):
-    output = hvdliterun(tmp_path, mode, 3, "--transport", "tcp", **LIMITS)
+def test_the_error_of_a_timeout_names_the_rank_that_is_missing(mode):
+    output = hvdliterun(3, "--transport tcp", SCRIPT, mode, **LIMITS).output
     for rank in (0, 1):
         assert re.search(r"error .*rank 2", told(output, rank)[0][1]), output
 
 
-def test_groups_used_in_opposite_order_time_out_with_errors(tmp_path):
-    output = hvdliterun(tmp_path, "crossed", 3, "--transport", "tcp", **LIMITS)
+def test_groups_used_in_opposite_order_time_out_with_errors():
+    output = hvdliterun(3, "--transport tcp", SCRIPT, "crossed", **LIMITS).output
     for rank in range(3):
         assert "error" in told(output, rank)[0][1], output
 
@@ -155,14 +143,9 @@ print(f"BEGUN AT {begun}\\n", end="")
 
 
 def test_the_launcher_restarts_a_job_and_the_job_resumes_from_its_file(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(RESTARTED)
-    options = ["-n", "2", "--transport", "tcp", "--restarts", "1"]
-    line = ["-m", "hvdlite.launch", *options, sys.executable, str(script), str(tmp_path / "saved")]
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=240)
-    output = done.stdout + done.stderr
-    assert done.returncode == 0 and output.count("BEGUN AT ") == 2, output
-    assert "BEGUN AT 0" not in output, output
+    saved = str(tmp_path / "saved")
+    job = assert_passed(hvdliterun(2, "--transport tcp --restarts 1", RESTARTED, saved))
+    assert job.output.count("BEGUN AT ") == 2 and "BEGUN AT 0" not in job.output, job.output
 
 
 def test_the_error_of_elastic_training_names_the_option_restarts():
@@ -176,13 +159,9 @@ def test_importing_jax_before_hvdlite_is_an_error_with_the_line_to_add():
     assert "import hvdlite.jax before jax" in alone(code)
 
 
-def test_hvdliterun_lets_scripts_import_jax_first(tmp_path):
-    script = tmp_path / "script.py"
+def test_hvdliterun_lets_scripts_import_jax_first():
     code = "import jax\nimport hvdlite.jax as hvd\nhvd.init()\nprint('SIZE', hvd.size())"
-    script.write_text(code)
-    line = ["-m", "hvdlite.launch", "-n", "2", "--transport", "tcp", sys.executable, str(script)]
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=120)
-    assert done.stdout.count("SIZE 2") == 2, done.stdout + done.stderr
+    assert hvdliterun(2, "--transport tcp", code).output.count("SIZE 2") == 2
 
 
 JOINED = """
@@ -203,20 +182,15 @@ except RuntimeError as error:
 @pytest.mark.parametrize(
     "numbers, text", [("same", "PROCESS True of 2"), ("other", "remove that call")]
 )
-def test_a_job_that_called_jax_distributed_initialize_works(numbers, text, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(JOINED)
-    jobs = start_ranks(2, str(script), numbers)
+def test_a_job_that_called_jax_distributed_initialize_works(numbers, text):
+    jobs = start_ranks(2, "-c", JOINED, numbers)
     assert [text in job.output for job in jobs] == [True, True], [job.output for job in jobs]
 
 
-def test_an_unsupported_jax_is_an_error_that_names_supported_versions(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import hvdlite.jax as hvd, jax\ndel jax.make_user_context\n"
-        "try: hvd.init()\nexcept RuntimeError as error: print('ERROR', error)\n"
-    )
-    job = assert_passed(mpirun(2, str(script), timeout=120))
+def test_an_unsupported_jax_is_an_error_that_names_supported_versions():
+    code = "import hvdlite.jax as hvd, jax\ndel jax.make_user_context\n"
+    code += "try: hvd.init()\nexcept RuntimeError as error: print('ERROR', error)\n"
+    job = assert_passed(mpirun(2, "-c", code))
     text = f"hvdlite.jax does not support JAX {version('jax')}: it was tested with JAX 0.7.2 to "
     assert job.output.count(f"ERROR {text}") == 2, job.output
 
@@ -227,11 +201,9 @@ def test_hvdlites_library_does_not_affect_jax_without_hvdlite():
     assert alone(code, MPITRAMPOLINE_LIB=path).strip() == "2.0"
 
 
-def test_several_devices_in_a_process_are_refused(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+def test_several_devices_in_a_process_are_refused():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    job = mpirun(2, str(script), "none", timeout=120, env=flags)
+    job = mpirun(2, "-c", SCRIPT, "none", env=flags)
     assert "joins several devices of one process" in job.output
 
 
@@ -261,12 +233,10 @@ print("RIGHT\\n", end="")
 """
 
 
-def test_hvdlite_collectives_work_on_several_local_devices_but_not_in_one_program(tmp_path):
+def test_hvdlite_collectives_work_on_several_local_devices_but_not_in_one_program():
     """XLA does not order the calls of two devices, whether in one program or in two programs."""
-    script = tmp_path / "script.py"
-    script.write_text(LOCAL)
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    job = assert_passed(mpirun(2, str(script), timeout=120, env=flags))
+    job = assert_passed(mpirun(2, "-c", LOCAL, env=flags))
     assert [job.output.count(word) for word in ("REFUSED", "RIGHT")] == [2, 2], job.output
 
 
@@ -288,21 +258,17 @@ print("RIGHT\\n", end="")
 """
 
 
-def test_collectives_of_the_same_ranks_on_other_devices_run_at_the_same_time(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(DEVICES)
+def test_collectives_of_the_same_ranks_on_other_devices_run_at_the_same_time():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    job = assert_passed(mpirun(3, str(script), timeout=120, env=flags))
+    job = assert_passed(mpirun(3, "-c", DEVICES, env=flags))
     assert job.output.count("RIGHT") == 3, job.output
 
 
-def test_programs_of_the_jax_page_run(tmp_path):
+def test_programs_of_the_jax_page_run():
     """The programs print small losses, so they have trained."""
     text = (ROOT / "docs" / "jax.md").read_text()
-    for i, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
-        program = tmp_path / f"program{i}.py"
-        program.write_text(code)
-        job = assert_passed(mpirun(2, str(program), timeout=120))
+    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+        job = assert_passed(mpirun(2, "-c", code))
         assert float(re.search(r"loss ([\d.]+) on 2", job.output).group(1)) < 0.5
 
 
@@ -318,14 +284,13 @@ def test_long_calls_are_right_even_if_nothing_can_complete_them_later(without, t
     """hvdlite must then complete long custom calls in the calling thread."""
     header = tmp_path / "none.h"
     header.write_text(without)
-    script = tmp_path / "script.py"
-    script.write_text(
+    code = (
         "import hvdlite.jax as hvd, jax, numpy as np\nhvd.init()\n"
         "total = jax.jit(lambda x: hvd.allreduce(x, 'x', op=hvd.Sum))\n"
         "print('TOTAL', float(total(np.ones(1 << 23, 'float32')).min()))\n"
     )
     env = {"CC": f"cc -include {header}", "HVDLITE_CACHE": str(tmp_path)}
-    job = assert_passed(mpirun(2, str(script), timeout=120, env=env))
+    job = assert_passed(mpirun(2, "-c", code, env=env))
     assert job.lines("TOTAL ") == ["2.0", "2.0"]
 
 
@@ -337,8 +302,7 @@ def test_a_call_of_which_one_tensor_cannot_start_fails_at_once(tmp_path):
         "#define hvd_plan(t, err) "
         'hvd_plan((strstr((t)->name, "bad#1[1]") ? (t)->ndim = 99 : 0, t), err)'
     )
-    script = tmp_path / "script.py"
-    script.write_text(
+    code = (
         "import hvdlite.jax as hvd, jax, numpy as np\nhvd.init()\n"
         "x = [np.ones(3, 'float32')] * 2\n"
         "try: jax.block_until_ready(jax.jit(lambda x: hvd.allreduce(x, 'bad'))(x))\n"
@@ -346,5 +310,5 @@ def test_a_call_of_which_one_tensor_cannot_start_fails_at_once(tmp_path):
         "print('TOTAL', float(jax.jit(lambda x: hvd.allreduce(x, 'good', op=hvd.Sum))(x)[1][0]))\n"
     )
     env = {"CC": f"cc -include {header}", "HVDLITE_CACHE": str(tmp_path)}
-    job = assert_passed(mpirun(2, str(script), timeout=120, env=env))
+    job = assert_passed(mpirun(2, "-c", code, env=env))
     assert job.lines("ERROR ") == ["True"] * 2 and job.lines("TOTAL ") == ["2.0"] * 2

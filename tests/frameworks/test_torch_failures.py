@@ -1,9 +1,12 @@
 """hvdlite as PyTorch's backend: ranks that die, freeze or disagree, and groups that are aborted."""
 
 import re
+import sys
 
 import pytest
 from jobs import TESTS, TORCHRUN, came_to, started_by
+
+ON_THREE = "hvdliterun", "-n", "3", sys.executable, "-c"
 
 DIES_WHILE_DELEGATED = """
 import os, signal, sys, threading, time
@@ -37,9 +40,8 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("when", ["first", "before", "while"])
-def test_an_error_names_the_rank_that_dies_while_gloo_moves_the_data(when, tmp_path):
-    (tmp_path / "dies.py").write_text(DIES_WHILE_DELEGATED)
-    ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "dies.py"), when)
+def test_an_error_names_the_rank_that_dies_while_gloo_moves_the_data(when):
+    ended = started_by(*ON_THREE, DIES_WHILE_DELEGATED, when)
     raised = sorted(re.findall(r"RAISED .*", ended.stdout))
     assert raised == [f"RAISED {r} (1,) True" for r in (0, 0, 2, 2)], ended.stdout + ended.stderr
 
@@ -68,9 +70,8 @@ os._exit(7)
 """
 
 
-def test_a_rank_without_memory_for_the_fusion_buffer_is_named_on_every_rank(tmp_path):
-    (tmp_path / "short.py").write_text(SHORT_OF_MEMORY)
-    ended = started_by("hvdliterun", "-n", "3", str(tmp_path / "short.py"), str(TESTS))
+def test_a_rank_without_memory_for_the_fusion_buffer_is_named_on_every_rank():
+    ended = started_by(*ON_THREE, SHORT_OF_MEMORY, str(TESTS))
     raised = re.findall(r"RAISED (\d) \(1,\) (.*)", ended.stdout)
     assert [rank for rank, _ in sorted(raised)] == list("001122"), ended.stdout + ended.stderr
     (text,) = {text for _, text in raised}
@@ -133,10 +134,8 @@ os._exit(7)
         ("frozen", "02", "Timed out waiting 3000 ms for"),
     ],
 )
-def test_a_killed_or_frozen_rank_is_an_error_on_every_waiting_torch_rank(how, who, text, tmp_path):
-    script = tmp_path / "fails.py"
-    script.write_text(FAILS)
-    ended = started_by("hvdliterun", "-n", "3", str(script), how)
+def test_a_killed_or_frozen_rank_is_an_error_on_every_waiting_torch_rank(how, who, text):
+    ended = started_by(*ON_THREE, FAILS, how)
     raised = re.findall(r"RAISED (\d) (\w+) (\S+) s: (.*)", ended.stdout)
     assert sorted(rank for rank, *_ in raised) == list(who), ended.stdout + ended.stderr
     for _, kind, seconds, told in raised:

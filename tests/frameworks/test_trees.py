@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import or_skip
-from jobs import ROOT, Job, assert_passed, mpirun
+from jobs import HVDLITERUN, ROOT, Job, assert_passed, mpirun
 
 pytest.importorskip("xgboost")
 SCRIPT = str(Path(__file__).parent / "scripts" / "trees.py")
@@ -50,7 +50,7 @@ def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_
 def test_trees_are_trained_between_two_hosts(library, loss_of_one_process):
     with or_skip(2) as cluster:
         command = [
-            sys.executable, "-m", "hvdlite.launch", "-n", "2", "--hostfile", str(cluster.hostfile),
+            *HVDLITERUN, "-n", "2", "--hostfile", str(cluster.hostfile),
             sys.executable, SCRIPT, "train", library,
         ]  # fmt: skip
         environment = {**cluster.environment(), "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}"}

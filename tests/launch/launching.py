@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs import TESTS, Job, processes_of, wait_until
+from jobs import HVDLITERUN, TESTS, Job, processes_of, wait_until
 
-HVDLITERUN = [sys.executable, "-m", "hvdlite.launch"]
 SCRIPTS = Path(__file__).parent / "scripts"
 TIMEOUT = 150  # generous, for a busy machine: only a job that hangs reaches it
 # A program whose ranks print their host, rank and size.
