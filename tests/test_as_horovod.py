@@ -134,7 +134,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
-def test_as_horovod_runs_programs_as_python_itself_does(tmp_path, how):
+def test_hvdlite_as_horovod_runs_programs_as_python_itself_does(tmp_path, how):
     """Programs can start workers in all ways; the server of forkserver imports the main module.
 
     From a folder's ``__main__.py``, Python itself can only fork workers.
@@ -158,7 +158,7 @@ def test_calls_before_init_raise_an_error_with_horovods_text():
     assert error.endswith("ValueError: Horovod has not been initialized; use hvd.init()."), error
 
 
-def test_as_horovod_prints_its_help():
+def test_hvdlite_as_horovod_prints_its_help():
     ended = python("-m", "hvdlite.as_horovod", "--help")
     assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m"), ended.stderr
     assert "import hvdlite instead of Horovod" in ended.stdout

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn.datasets")
 
 
 @no_module
-def test_the_module_example_learns_on_two_ranks():
+def test_the_example_of_mxnets_module_learns_on_two_ranks():
     job = assert_passed(
         mpirun(2, "examples/module_mnist.py", "--epochs", "5", "--lr", "0.05", timeout=150)
     )

@@ -28,14 +28,14 @@ def test_a_small_simulated_job_is_close_to_the_bound_of_the_links():
     assert {rank[0] for rank in found["ranks"]} == {2 * 7 * 1_000_000 // 8}
 
 
-def test_a_ring_cuts_its_chunks_evenly():
+def test_a_simulated_ring_cuts_its_chunks_evenly():
     """Uneven segments, of 60 KiB and 1 KB, would take 3.2 times the bound of the links."""
     place = sim.Place(8, rate=25e9)
     found = sim.run(place, [(125_000, 1.0)], algorithm="ring")
     assert found["steps"][0] < 2.8 * place.bound(500_000)
 
 
-def test_with_more_servers_each_server_has_less_traffic():
+def test_in_the_simulation_more_servers_have_less_traffic_each():
     def seconds(servers, **more):
         place = sim.Place(8, rate=1e9, servers=servers, **more)
         return sim.run(place, [(4_000_000, 1.0)])["steps"][0] * place.carried / 16_000_000

@@ -79,7 +79,7 @@ REFUSED = [
 
 @every_library
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_a_wrong_call_is_refused(lib, number, size):
+def test_a_collective_with_wrong_arguments_is_refused(lib, number, size):
     text, verb, array, options = REFUSED[number]
     if not np.shape(array) and not lib.has_0d:
         pytest.skip("has no 0-d arrays")

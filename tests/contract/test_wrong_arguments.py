@@ -164,7 +164,7 @@ def _check_one(function, argument: str, arguments: dict) -> None:
 @pytest.mark.parametrize(
     "splits", ["1", b"1", 5, [None], ["1"], [True], [float("nan")], [[1], [1, 2]], [-1], [10**30]]
 )
-def test_wrong_splits_raise_on_every_rank(splits, rank, size):
+def test_splits_of_a_wrong_type_or_value_raise_on_every_rank(splits, rank, size):
     """All ranks wait for each other's row counts, so every rank gets the error."""
     given = splits * size if isinstance(splits, list) and len(splits) == 1 else splits
     for _ in range(2):

@@ -280,7 +280,7 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
-def test_long_calls_are_right_even_if_nothing_can_complete_them_later(without, tmp_path):
+def test_long_jax_calls_are_right_even_if_no_thread_can_complete_them_later(without, tmp_path):
     """hvdlite must then complete long custom calls in the calling thread."""
     header = tmp_path / "none.h"
     header.write_text(without)
@@ -294,7 +294,7 @@ def test_long_calls_are_right_even_if_nothing_can_complete_them_later(without, t
     assert job.lines("TOTAL ") == ["2.0", "2.0"]
 
 
-def test_a_call_of_which_one_tensor_cannot_start_fails_at_once(tmp_path):
+def test_a_jax_call_of_several_tensors_fails_at_once_if_one_cannot_start(tmp_path):
     """The other tensors of the group must not start, because they would wait for that tensor."""
     header = tmp_path / "fails.h"
     header.write_text(

@@ -75,6 +75,6 @@ def test_reductions_average_by_default(hvd):
         assert inspect.signature(made).parameters["op"].default == hvd.Average
 
 
-def test_an_unknown_name_is_an_attribute_error(hvd):
+def test_an_unknown_name_of_hvdlite_torch_is_an_attribute_error(hvd):
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         hvd.nonsense  # noqa: B018

@@ -67,7 +67,7 @@ def test_a_new_rank_without_the_state_does_not_train_alone():
     assert "all ranks that had the training state have died" in done.err
 
 
-def test_a_function_that_returns_early_on_one_rank_fails_on_the_other_ranks():
+def test_an_elastic_function_that_ends_early_on_one_rank_fails_on_the_others():
     """Without the error, the other ranks would wait forever.
 
     Rank 0 handles the error after rank 1 has ended: rank 0 must not take that end for the cause.

@@ -14,7 +14,7 @@ def job(*argv):
     return job_of(options.parser(list(BACKENDS)).parse_args(argv), list(argv))
 
 
-def test_a_command_line_for_mxnets_launcher_works(tmp_path):
+def test_hvdliterun_takes_a_command_line_for_mxnets_launcher(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=4\nb slots=4\n")
     line = f"-n 8 -H {hosts} --launcher ssh --sync-dst-dir /d --mode mpi python t.py --kvstore x"
@@ -29,7 +29,7 @@ def test_a_command_line_for_mxnets_launcher_works(tmp_path):
     ("line", "mode", "servers"),
     [("-n 2 t", "mpi", 0), ("-n 2 -s 3 t", "ps", 3), ("-n 2 --mode ps t", "ps", 2)],
 )
-def test_option_s_selects_the_parameter_server(line, mode, servers):
+def test_hvdliterun_option_s_selects_the_parameter_server(line, mode, servers):
     found = job(*line.split())
     assert (found.mode, found.servers) == (mode, servers)
 

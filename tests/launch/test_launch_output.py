@@ -35,7 +35,7 @@ def test_only_the_last_state_of_a_progress_bar_is_shown():
     assert lines.feed(b"100%\r\nnext\n") == ["100%", "next"]
 
 
-def test_a_line_of_many_megabytes_is_shown_quickly():
+def test_an_output_line_of_many_megabytes_is_shown_quickly():
     """Searching each new piece together with all earlier pieces would be quadratic."""
     lines = Lines()
     began = time.process_time()

@@ -32,7 +32,7 @@ def on_slurm(slurm, *argv, inside=()):
     return call(*argv, prefix=prefix, env=slurm.environment())
 
 
-def test_outside_an_allocation_the_launcher_requests_one(slurm):
+def test_outside_an_allocation_the_launcher_requests_one_from_slurm(slurm):
     done = on_slurm(slurm, "--launcher", "slurm", "-n", 4, sys.executable, "-c", WHERE).passed()
     expected = ["[0] h0 0 4", "[1] h0 1 4", "[2] h1 2 4", "[3] h1 3 4"]
     assert sorted(done.out.splitlines()) == expected
@@ -110,7 +110,7 @@ def test_srun_with_a_pmi_that_mpi_does_not_support_is_an_error(slurm):
 
 @pytest.mark.parametrize("start", ["", "srun --ntasks=1 ", MPIRUN_ONE])
 @pytest.mark.parametrize("inside", ["sbatch", "salloc"])
-def test_one_process_in_an_allocation_of_two_is_a_job_of_one_rank(slurm, inside, start, tmp_path):
+def test_one_process_in_a_slurm_allocation_of_two_is_one_rank(slurm, inside, start, tmp_path):
     script, out = tmp_path / "script.sh", tmp_path / "out"
     script.write_text(f'#!/bin/sh\n{start}{sys.executable} -c "{INIT}" > {out} 2>&1\n')
     script.chmod(0o755)

@@ -168,7 +168,7 @@ def test_each_rank_runs_only_on_the_cores_of_its_numa_node(options, two_nodes, t
 
 
 @pytest.mark.parametrize("options", [["--no-bind"], ["--no-bind", "--json"]])
-def test_a_check_names_each_rank_that_is_bound_to_no_numa_node(
+def test_hvdliterun_check_names_each_rank_that_is_bound_to_no_numa_node(
     options, two_nodes, monkeypatch, capsys
 ):
     monkeypatch.setattr(check, "SUMS", f"{two_nodes[-1]}\n{check.SUMS}")
@@ -211,7 +211,7 @@ def test_without_a_loadable_mpi_the_error_says_what_to_install(option, code):
 
 
 @pytest.mark.parametrize("option", ["--check", "--check-build"])
-def test_a_check_needs_no_mpirun(option, monkeypatch, capsys):
+def test_hvdliterun_check_needs_no_mpirun(option, monkeypatch, capsys):
     monkeypatch.setattr(probe, "find_program", lambda name: None)
     monkeypatch.delenv("HVDLITE_MPIRUN", raising=False)
     assert cli.main([option]) == 0

@@ -100,7 +100,7 @@ def test_ranks_that_compress_differently_get_an_error(first, second, texts, seve
     assert (reduced(Reducer(), np.ones(40), "w") == 1).all()
 
 
-def test_casts_leave_other_dtypes_unchanged(size):
+def test_compression_by_casts_leaves_other_dtypes_unchanged(size):
     x = mx.nd.full((3,), 2**-30, dtype="float64")
     Reducer(hvd.Compression.bf16).allreduce_(x, "w", op=hvd.Sum)
     assert (x.asnumpy() == size * 2**-30).all()

@@ -27,7 +27,7 @@ def errors_of(waits) -> str:
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
-def test_a_0d_tensor_and_the_tensor_fused_with_it_are_reduced(grouped, rank, size):
+def test_a_0d_tensor_and_the_other_tensors_of_its_batch_are_reduced(grouped, rank, size):
     """Horovod counts a 0-d tensor as 0 elements, so it leaves out the end of a fused batch."""
     with mx.util.np_shape(True):
         shapes = [(), (3,), (), (2, 2), ()]
@@ -167,7 +167,7 @@ DIFFERENT = {  # the call on rank 0, and the call on the others
 @pytest.mark.parametrize("recording", [False, True], ids=["", "recording"])
 @pytest.mark.parametrize("differing", DIFFERENT)
 @pytest.mark.parametrize("kind", NEGOTIATED)
-def test_the_call_itself_raises_if_ranks_disagree(kind, differing, recording, rank, size, several):
+def test_a_waiting_call_raises_if_ranks_disagree(kind, differing, recording, rank, size, several):
     what = "dtype" if differing == "dtype" else "shape"
     with mx.autograd.record(recording), pytest.raises(
         mx.MXNetError, match=f"ranks disagree on the {what}: rank 0: "

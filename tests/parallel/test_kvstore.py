@@ -37,7 +37,7 @@ def assert_all(arrays, value) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_store_knows_its_rank_and_is_separate_from_other_stores(name, rank, size):
+def test_a_kvstore_knows_its_rank_and_is_separate_from_other_stores(name, rank, size):
     kv, second = mx.kv.create(name), mx.kv.create(name)
     assert kv.type == name.lower()
     assert (kv.rank, kv.num_workers, kv.local_rank) == (rank, size, hvd.local_rank())
@@ -53,7 +53,7 @@ def test_a_store_knows_its_rank_and_is_separate_from_other_stores(name, rank, si
         kv._send_command_to_servers(0, "x")
 
 
-def test_the_number_1_and_the_string_1_are_different_keys(kv, size):
+def test_the_number_1_and_the_string_1_are_different_kvstore_keys(kv, size):
     """Each key has a separate residual of the compression."""
     kv.set_gradient_compression({"type": "2bit", "threshold": 1.0})
     for key in (1, "1"):
@@ -155,7 +155,7 @@ def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_push_replaces_the_value_that_init_kept(kv, key, rank, size):
+def test_a_kvstore_push_replaces_the_value_of_init(kv, key, rank, size):
     kv.init(key, filled(rank + 7))
     out = filled(0)
     kv.pull(key, out=out)
@@ -213,7 +213,7 @@ def test_row_sparse_pull_takes_lists_of_keys_and_rows(kv):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_an_optimizer_updates_the_kept_value(kv, key, rank, size):
+def test_an_optimizer_updates_the_value_that_a_kvstore_keeps(kv, key, rank, size):
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.9))
     kv.init(key, filled(rank))
     weight = filled(0)
@@ -227,7 +227,7 @@ def test_an_optimizer_updates_the_kept_value(kv, key, rank, size):
     assert_all(grad, rank + 1)
 
 
-def test_a_push_calls_the_users_updater(kv, size):
+def test_a_kvstore_push_calls_the_users_updater(kv, size):
     kv.init(["x", 3], [filled(1), filled(1)])
     seen = []
 
@@ -296,7 +296,7 @@ def wrong_calls(kv):
     }
 
 
-def test_the_store_works_after_a_wrong_call_has_raised_an_error(kv, size):
+def test_a_kvstore_works_after_a_wrong_call_has_raised_an_error(kv, size):
     """The error is an MXNetError, as in MXNet's stores, and a ValueError, as in all of hvdlite."""
     kv.init("x", filled(1))
     for text, call in wrong_calls(kv).items():
@@ -321,7 +321,7 @@ def test_save_optimizer_states_refuses_a_folder_and_leaves_no_file(kv, tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_new_learning_rate_applies_to_the_next_push(kv, size):
+def test_a_new_learning_rate_applies_to_the_next_kvstore_push(kv, size):
     optimizer = mx.optimizer.SGD(learning_rate=1)
     kv.set_optimizer(optimizer)
     kv.init("x", filled(0))

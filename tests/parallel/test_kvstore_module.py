@@ -84,7 +84,7 @@ def fit(kvstore, joined=False, seed=0, contexts=None, optimizer="sgd", **more):
     ids=["name", "adam", "object", "2 contexts", "3 contexts"],
 )
 @on_store
-def test_fit_gives_the_weights_of_one_process(
+def test_module_fit_gives_the_weights_of_one_process(
     store, optimizer, contexts, update_on_kvstore, parity
 ):
     """All ranks start from rank 0's weights, though each rank passes different weights."""

@@ -27,7 +27,7 @@ def step_of_all(net, trainer, step: int) -> None:
     trainer.step(4 * hvd.size())
 
 
-def test_the_first_step_keeps_batch_norm_statistics():
+def test_the_first_step_with_a_kvstore_keeps_batch_norm_statistics():
     """With static_alloc MXNet's engine does not know that backward writes the statistics."""
     for _ in range(8):
         net = gluon.nn.HybridSequential()

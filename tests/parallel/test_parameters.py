@@ -50,7 +50,7 @@ def test_deferred_parameters_are_broadcast_at_the_first_forward(rank, size):
     assert np.abs(weights(net)["1.weight"]).max() > 0
 
 
-def test_initializing_again_on_one_rank_broadcasts_nothing(rank):
+def test_initializing_a_parameter_again_on_one_rank_broadcasts_nothing(rank):
     """A broadcast would wait for the other ranks forever."""
     net = gluon.nn.Dense(4)
     net.initialize()

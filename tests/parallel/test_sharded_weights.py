@@ -98,7 +98,7 @@ def test_a_rank_that_still_computes_reads_the_old_weights(asynchronous):
     assert values == (last if hvd.rank() == hvd.size() - 1 else after)
 
 
-def test_weights_that_a_script_writes_are_used(shares):
+def test_a_sharded_trainer_uses_weights_that_a_script_writes(shares):
     """All ranks write the same values in place between steps."""
 
     def run(kind):
@@ -122,7 +122,7 @@ def test_an_array_that_a_script_took_from_a_weight_shows_new_values():
         np.testing.assert_array_equal(array.asnumpy(), got[name])
 
 
-def test_initializing_a_parameter_again_is_an_error_at_the_next_step(shares):
+def test_initializing_a_sharded_parameter_again_is_an_error_at_the_next_step(shares):
     if not shares:
         pytest.skip("parameters stay private")
     net = dense_net()

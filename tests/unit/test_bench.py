@@ -53,7 +53,7 @@ def test_speed_kept_is_the_median_of_time_alone_divided_by_time_together():
     assert "speed_kept" not in row(cases.step("trainer"), [1.0])
 
 
-def test_no_bandwidth_is_reported_for_a_training_step():
+def test_hvdlite_bench_reports_no_bandwidth_for_a_training_step():
     columns = row(cases.step("trainer"), [0.02, 0.03, 0.04])
     assert columns["p50"] == 0.03
     assert not {"algbw", "busbw", "floor"} & set(columns)
@@ -81,7 +81,7 @@ def test_gradients_of_models_have_the_published_sizes(name, arrays, parameters):
     assert sum(int(np.prod(shape)) for shape in shapes) == parameters
 
 
-def test_the_error_names_the_unknown_model_and_the_known_models():
+def test_hvdlite_bench_names_an_unknown_model_and_the_known_models():
     with pytest.raises(ValueError, match="'alexnet': expected one of lenet"):
         models.gradient_shapes("alexnet")
 
@@ -117,7 +117,7 @@ def test_the_options_of_hvdlite_bench_select_the_cases():
 
 
 @pytest.mark.parametrize("option", ["--sizes=4X", "--kinds=sum", "--models=alexnet", "--idle=nan"])
-def test_the_error_of_a_wrong_option_says_what_is_expected(option, capsys):
+def test_the_error_of_a_wrong_hvdlite_bench_option_says_what_is_expected(option, capsys):
     with pytest.raises(SystemExit):
         cli.parse_args([option])
     assert "expected" in capsys.readouterr().err

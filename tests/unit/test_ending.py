@@ -56,7 +56,7 @@ def test_the_last_step_of_an_ending_process_follows_the_table(facts, expected):
     assert last(*(name in facts.split() for name in names)) == expected
 
 
-def test_a_process_in_a_job_first_leaves_the_job_or_goes_alone():
+def test_an_ending_process_in_a_job_first_leaves_the_job_or_goes_alone():
     assert {first(f, e, True, j, o) for f, e, _, j, o in EVERY} == {LEAVE, GO_ALONE}
 
 

@@ -54,11 +54,11 @@ def show(one: memory.Snapshot) -> None:
     [column.text(row) for row in rows.build([one, other], {1: one}) for column in rows.COLUMNS]
 
 
-def test_an_undamaged_recorder_is_read(good, tmp_path):
+def test_an_undamaged_flight_recorder_is_read(good, tmp_path):
     assert read(tmp_path / "copy", good)
 
 
-def test_a_damaged_layout_raises_only_norecorder(good, tmp_path):
+def test_a_flight_recorder_with_a_damaged_layout_raises_only_norecorder(good, tmp_path):
     rng = random.Random(3)
     length = good.index(b"\0")
     refused = 0
@@ -84,7 +84,7 @@ def places(good: bytes) -> list:
     ]
 
 
-def test_damaged_numbers_are_still_shown(good, tmp_path):
+def test_damaged_numbers_of_a_flight_recorder_are_still_shown(good, tmp_path):
     """Random bytes change, or fields become 0, minimal, maximal, infinite or NaN."""
     rng = random.Random(4)
     begin, fields = good.index(b"\0"), places(good)
@@ -126,5 +126,5 @@ def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
 
 
 @pytest.mark.parametrize("part", [0, 1, 100, 2048, 10_000])
-def test_a_truncated_recorder_is_refused(part, good, tmp_path):
+def test_a_truncated_flight_recorder_is_refused(part, good, tmp_path):
     assert not read(tmp_path / "cut", good[:part])

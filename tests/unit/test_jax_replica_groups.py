@@ -30,7 +30,7 @@ def test_replica_groups_are_read_in_each_notation(written, expected):
     assert replica_groups.parse(line(written), 4) == expected
 
 
-def test_a_group_in_several_lines_of_a_program_is_returned_once():
+def test_a_replica_group_in_several_lines_of_a_program_is_returned_once():
     text = "\n".join([line("replica_groups={{0,1}}"), "  %add = f32[] add(a, b)"] * 2)
     assert replica_groups.parse(text, 4) == [(0, 1)]
 

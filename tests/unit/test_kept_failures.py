@@ -46,7 +46,7 @@ def test_an_error_with_a_long_text_keeps_its_number():
     assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
 
 
-def test_a_numbered_error_is_found_with_its_fields():
+def test_an_error_kept_under_a_number_is_found_with_its_fields():
     fields = {"kind": "rank dead", "tensor": "w", "ranks": (3, 1), "pid": 7, "host": "é" * 40}
     error = keep_failure(RankFailedError("rank 3 is dead", **fields))
     failure = failure_of(RuntimeError(f"INTERNAL: a callback failed: {error}\nno traceback"))

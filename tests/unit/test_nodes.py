@@ -127,7 +127,7 @@ LITTLE = "7f02 default anon=20 dirty=20 N0=10 N1=10 kernelpagesize_kB=4\n"
         ([(500, 9)], HEAP, "node 0, and 50% of its memory (200 MiB) is on other nodes"),
     ],
 )
-def test_memory_and_threads_on_another_node_are_reported(host, threads, memory, says):
+def test_memory_and_threads_on_another_numa_node_are_reported(host, threads, memory, says):
     host(2, 4)
     process(4711, threads, memory)
     told = nodes.misplaced(4711)

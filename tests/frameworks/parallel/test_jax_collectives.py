@@ -39,7 +39,7 @@ def same(got, expected) -> None:
 
 @in_and_outside
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
+def test_every_jax_collective_on_every_dtype_equals_numpy(how, dtype, rank, size):
     everyone = [numbers(dtype, r, size) for r in range(size)]
     x = jnp.asarray(everyone[rank])
     own = slice(2 * rank, 2 * rank + 2)
@@ -102,7 +102,7 @@ def test_jax_gradients_through_collectives_have_horovods_scale(rank, size):
     same(jax.jit(counted)(jnp.ones(3)), np.full(3, size))  # integers have no gradient
 
 
-def test_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
+def test_jax_collectives_work_in_vmap_loops_and_repeated_calls(rank, size):
     batched = jax.jit(jax.vmap(lambda a: hvd.allreduce(a, "vmap", op=hvd.Sum)))
     same(batched(jnp.ones((4, 3)) * rank), np.full((4, 3), sum(range(size))))
     gathered = jax.jit(jax.vmap(lambda a: hvd.allgather(a, "rows")))(jnp.ones((4, 3)) * rank)
@@ -124,7 +124,7 @@ def test_ranks_that_disagree_inside_a_program_get_an_error(rank, size):
     same(jax.jit(lambda a: hvd.allreduce(a, "odd"))(jnp.ones(3)), np.ones(3))
 
 
-def test_collectives_outside_programs_take_different_rows_per_rank(rank, size):
+def test_jax_collectives_outside_of_jit_take_different_rows_per_rank(rank, size):
     same(hvd.allgather(jnp.full(rank, 1.0), "uneven"), np.ones(sum(range(size))))
     splits = list(range(size))
     rows, came = hvd.alltoall(jnp.full(sum(splits), 1j * rank), splits, "uneven")
@@ -180,7 +180,7 @@ def test_collectives_of_xla_give_right_results(dtype, rank, size):
 
 
 @several
-def test_a_program_may_run_on_only_some_processes(rank, size):
+def test_a_jax_program_may_run_on_only_some_processes(rank, size):
     """The other processes do nothing or run another program; devices may be in any order."""
     for ranks in [*([r, (r + 1) % size] for r in range(size)), [*range(size)][::-1]]:
         if rank in ranks and len(set(ranks)) == len(ranks):
@@ -203,7 +203,7 @@ def test_an_all_to_all_with_large_parts_is_right_on_two_processes(parts, rank, s
 
 @several
 @pytest.mark.skipif("hvd.size() != 4", reason="needs 4 processes")
-def test_collectives_along_axes_of_a_mesh_are_right(rank, size):
+def test_xla_collectives_along_axes_of_a_mesh_are_right(rank, size):
     for order in ([0, 1, 2, 3], [3, 1, 2, 0], [0, 2, 1, 3]):
         mesh = Mesh(np.array(jax.devices())[order].reshape(2, 2), ("x", "y"))
         values = 10.0 ** np.array(order).reshape(2, 2)
@@ -253,7 +253,7 @@ def test_hvdlite_collectives_in_programs_of_several_processes_are_refused(rank):
     "joins, text",
     [(True, "could run the two programs in different orders"), (False, "call hvd.init() at")],
 )
-def test_a_second_thread_may_not_use_the_same_processes(joins, text, ahead, rank, size):
+def test_a_second_jax_thread_may_not_use_the_same_processes(joins, text, ahead, rank, size):
     mesh, said = mesh_of(), []
     x = spread(mesh, np.ones(size))
     total = jax.shard_map(lambda a: lax.psum(a, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -277,7 +277,7 @@ def test_a_second_thread_may_not_use_the_same_processes(joins, text, ahead, rank
 
 
 @pytest.mark.skipif("hvd.size() < 3", reason="2 ranks have no unused order of devices")
-def test_a_thread_may_use_the_devices_of_a_thread_that_has_ended(rank, size):
+def test_a_jax_thread_may_use_the_devices_of_a_thread_that_has_ended(rank, size):
     """A second thread runs programs of a new order of devices when the first thread has ended."""
     got, ranks = [], [*range(1, size), 0]
 

@@ -48,7 +48,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program, names", PROGRAMS.values(), ids=PROGRAMS)
-def test_each_call_of_a_program_has_its_own_name(program, names):
+def test_each_call_of_a_jax_program_has_its_own_name(program, names):
     module = jax.jit(program).lower(jnp.ones(3)).compiler_ir("stablehlo")
     with module.context, numbering.ir.Location.unknown():
         for _ in range(2):  # a second run changes nothing
@@ -87,7 +87,7 @@ def late(x, steps):
     return inner_total(x + 0 * y[0, 0])
 
 
-def test_calls_of_one_name_in_a_program_are_not_mixed_up(rank, size):
+def test_calls_of_one_name_in_a_jax_program_are_not_mixed_up(rank, size):
     """XLA may run the calls in different orders on the ranks."""
     program = jax.jit(lambda x, steps: [late(k * x, steps[k]) for k in range(8)])
     random = np.random.default_rng(rank)
@@ -97,7 +97,7 @@ def test_calls_of_one_name_in_a_program_are_not_mixed_up(rank, size):
 
 
 @pytest.mark.parametrize("after", [total, inner_total], ids=["eager", "jit"])
-def test_a_call_in_a_program_is_not_mixed_up_with_a_later_call(after, rank, size):
+def test_a_call_in_a_jax_program_is_not_mixed_up_with_a_later_call(after, rank, size):
     """The program of rank 0 reaches its call after the other ranks' programs."""
     program = jax.jit(late)
     for _ in range(4):
@@ -105,7 +105,7 @@ def test_a_call_in_a_program_is_not_mixed_up_with_a_later_call(after, rank, size
         assert (first[0], then[0]) == (size, 100 * size)
 
 
-def test_ranks_may_take_different_branches_with_calls_of_one_name(rank, size):
+def test_ranks_may_take_different_jax_branches_with_calls_of_one_name(rank, size):
     branches = [lambda x, k=k: hvd.allreduce(k * x, "branch", op=hvd.Sum) for k in (0, 1)]
     got = jax.jit(lambda i: lax.switch(i, branches, jnp.ones(3)))(min(rank, 1))
     np.testing.assert_array_equal(got, np.full(3, size - 1))
@@ -118,7 +118,7 @@ def test_jax_refuses_a_tensor_name_that_is_too_long(how):
 
 
 @pytest.mark.skipif("hvd.size() == 1", reason="one rank")
-def test_a_second_thread_may_not_use_a_name_of_a_living_thread(rank, size):
+def test_a_second_jax_thread_may_not_use_a_name_of_a_living_thread(rank, size):
     total, said = jax.jit(lambda a: hvd.allreduce(a, "of one thread", op=hvd.Sum)), []
 
     def work():
@@ -142,7 +142,7 @@ def test_a_second_thread_may_not_use_a_name_of_a_living_thread(rank, size):
 
 
 @pytest.mark.skipif("hvd.size() == 1", reason="one rank")
-def test_a_refused_program_takes_no_names(rank, size):
+def test_a_refused_jax_program_takes_no_tensor_names(rank, size):
     """Otherwise this thread could not use the name "free" while the other thread lives."""
     own = jax.jit(lambda a: hvd.allreduce(a, "own", op=hvd.Sum))
     both = jax.jit(lambda a: hvd.allreduce(hvd.allreduce(a, "free"), "own", op=hvd.Sum))

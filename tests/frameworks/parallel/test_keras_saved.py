@@ -131,7 +131,7 @@ def test_the_error_names_the_rank_whose_optimizer_is_at_another_step(
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
 
 
-def test_a_file_without_average_aggregated_gradients_is_refused(rank, tmp_path):
+def test_a_keras_file_without_average_aggregated_gradients_is_refused(rank, tmp_path):
     model, x = unit_model(rank, in_two_passes())
     trained(model, x)
     path = str(tmp_path / f"{rank}.h5")

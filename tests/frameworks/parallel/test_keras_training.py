@@ -72,7 +72,7 @@ def test_mixed_precision_wraps_the_optimizer_in_a_loss_scale():
     assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def test_initial_weights_are_broadcast_and_metrics_averaged(rank, size):
+def test_initial_keras_weights_are_broadcast_and_metrics_averaged(rank, size):
     x, y = data()
     model = net(rank)
     start = [w.copy() for w in net(size - 1).get_weights()]
@@ -113,7 +113,7 @@ def rates_of(callback, optimizer, epochs: int, batches: int) -> list:
     return rates
 
 
-def test_seeds_of_random_layers_are_broadcast(rank):
+def test_seeds_of_random_keras_layers_are_broadcast(rank):
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     fit(model, "sgd", *data(), BATCH, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)], epochs=0)
@@ -121,7 +121,7 @@ def test_seeds_of_random_layers_are_broadcast(rank):
     assert all(other == seeds for other in hvd.allgather_object(seeds))
 
 
-def test_initial_weights_are_broadcast_if_only_one_rank_has_built_the_model(rank):
+def test_initial_weights_are_broadcast_if_one_rank_has_built_the_keras_model(rank):
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.layers.Dense(1)])
     if rank == 0:

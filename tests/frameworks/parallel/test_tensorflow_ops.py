@@ -33,7 +33,7 @@ def test_allreduce_of_indexed_slices_joins_the_rows_of_all_ranks(how, rank, size
 
 
 @everywhere
-def test_graph_operations_return_rank_and_size(how, rank, size):
+def test_tensorflow_operations_return_rank_and_size(how, rank, size):
     def ask(_):
         included = hvd.process_set_included_op()
         return [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op(), included]
@@ -84,7 +84,7 @@ def test_process_set_included_op_tells_if_a_rank_is_in_the_set(rank, size, sever
     hvd.remove_process_set(some)
 
 
-def test_a_session_may_fetch_only_gradients(rank, size):
+def test_a_tensorflow_session_may_fetch_only_gradients(rank, size):
     """All ranks take part in the gradient of a broadcast, also ranks whose gradient is zero."""
     with tf.Graph().as_default():
         x = tf.constant([rank + 1.0, 2.0])
@@ -101,7 +101,7 @@ def test_broadcast_object_fn_returns_a_function_that_broadcasts(rank):
     assert hvd.broadcast_object_fn(root_rank=0)(rank) == 0
 
 
-def test_wrong_arguments_of_collectives_are_refused():
+def test_wrong_arguments_of_tensorflow_collectives_are_refused():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
     with pytest.raises(NotImplementedError, match="is IndexedSlices: expected op Sum or Average"):
         hvd.allreduce(slices, op=hvd.Max)
@@ -160,7 +160,7 @@ def test_unnamed_calls_in_nested_graphs_are_named_after_their_lines(rank, size):
     assert got == [[factor * ranks] * 2 for factor in (1, 10, 1, 2)]
 
 
-def test_collectives_in_loops_and_repeated_functions_run(size):
+def test_tensorflow_collectives_in_loops_and_repeated_functions_run(size):
     """Iterations do not depend on each other but use one name."""
 
     @tf.function
@@ -177,7 +177,7 @@ def test_collectives_in_loops_and_repeated_functions_run(size):
     assert [float(each) for each in step(tf.constant(1.0))] == [190 * size, size, 10 * size]
 
 
-def test_results_that_a_graph_does_not_use_are_freed(size):
+def test_results_that_a_tensorflow_graph_does_not_use_are_freed(size):
     @tf.function
     def step(x):
         hvd.allreduce(x)

@@ -14,7 +14,7 @@ import hvdlite.tensorflow.keras as hvd_keras
 v1 = tf.compat.v1
 
 
-def test_the_broadcast_hook_makes_variables_equal(rank, size):
+def test_tensorflows_broadcast_hook_makes_variables_equal(rank, size):
     """Scripts for TensorFlow 1 use the hook; tests/contract tests training in sessions."""
     with tf.Graph().as_default():
         v = v1.get_variable("v", initializer=np.float32(rank))
@@ -102,7 +102,7 @@ def test_tensorflows_distributed_optimizer_takes_keras_optimizers(rank, size):
     assert hvd_keras.rank() == rank and hvd_keras.callbacks
 
 
-def test_wrong_arguments_of_optimizers_are_refused():
+def test_wrong_arguments_of_tensorflow_optimizers_are_refused():
     with pytest.raises(ValueError, match="expected a plain tf.GradientTape"):
         hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
     with pytest.raises(ValueError, match="backward_passes_per_step is 2: expected 1"):
@@ -110,7 +110,7 @@ def test_wrong_arguments_of_optimizers_are_refused():
 
 
 @pytest.mark.parametrize("in_session", [False, True])
-def test_the_elastic_state_restores_and_syncs_variables(in_session, rank):
+def test_the_elastic_tensorflow_state_restores_and_syncs_variables(in_session, rank):
     """sync() gives all ranks rank 0's variables; restore() brings back the last commit."""
     with contextlib.ExitStack() as stack:
         if in_session:

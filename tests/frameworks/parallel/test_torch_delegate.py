@@ -153,7 +153,7 @@ def test_batches_of_delegated_tensors_have_the_same_bits_on_all_ranks(rank, size
         assert torch.allclose(found.double(), exact, atol=1e-6 if dtype.itemsize == 4 else 0.05)
 
 
-def test_compression_casts_gradients_before_the_group_moves_them(rank, size):
+def test_compression_casts_delegated_gradients_before_they_are_moved(rank, size):
     """Gradients compressed by one_bit, which keeps residuals, go through the host instead."""
     for compression, moved in ((hvd.Compression.fp16, True), (hvd.Compression.one_bit(), False)):
         model = nn.Linear(4, 3, bias=False)
@@ -263,7 +263,7 @@ def test_hvdlite_gpu_host_sends_tensors_through_the_host_without_a_warning(
     assert len(MOVERS) == made and not caplog.records
 
 
-def test_a_group_closes_while_another_thread_waits_in_a_call(rank, several, anew):
+def test_a_delegated_group_closes_while_another_thread_waits_in_a_call(rank, several, anew):
     hvd.allreduce(torch.ones(1))
     mover = next(iter(delegate._agreements.made.values())).made
     UNDER_WAY.clear()

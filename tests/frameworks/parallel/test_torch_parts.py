@@ -17,7 +17,7 @@ def test_tensors_of_a_coalesced_call_that_share_memory_are_summed_right(groups, 
 
 
 @pytest.mark.parametrize("call", ["splits", "lists"])
-def test_received_parts_of_unexpected_sizes_are_errors(call, groups, rank, size, several):
+def test_parts_of_unexpected_sizes_in_a_torch_all_to_all_fail(call, groups, rank, size, several):
     """Rank 0 expects the right total, but one row too many from itself, one too few from rank 1."""
     # the numbers of rows that each rank sends to rank 0, 1, ...
     parts = [2 + (to == 0) - (to == 1) for to in range(size)]
