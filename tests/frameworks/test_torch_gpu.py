@@ -75,7 +75,7 @@ def test_programs_of_make_test_gpu_for_which_there_is_no_time_are_not_run(capsys
         return {"a check": {"ok": True, "value": {"4 B": 1.0}}}
 
     found = gpu.run_all(list(gpu.RANKS)[:4], 190, run, clock)
-    assert list(seconds.values()) == [190, 100]  # the other programs would have 10 s
+    assert list(seconds.values()) == [190, 100]  # for a third program, 10 s are left
     assert gpu.report(found) == 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"2 passed, 0 failed, {sum('NOT RUN' in line for line in lines)} not run"

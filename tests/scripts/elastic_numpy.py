@@ -71,7 +71,7 @@ def train(state):
             if "EXITS" in os.environ:
                 sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The last rank waits in the pair's call for rank 0, which notices the death elsewhere.
+        # The last rank waits for rank 0 in the pair's sum; rank 0 sees the death in another call.
         early = dead and state.step == when and not resets and first == hvd.size() - 1
         if early:
             sum_of_pair()

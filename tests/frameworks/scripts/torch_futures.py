@@ -167,7 +167,7 @@ def calls_of(thread, group, calls, seed, lookers):
         work, is_right = call(group, n, value, own.random() < later)
         looks = own.sample(LOOKS, own.randint(0, 3)) if work else []
         started = [what, work, is_right, looks]
-        # the callback's call must precede the next call
+        # another_follows starts a call in a callback; all ranks must make it before the next call
         if work and call is not another_follows:
             left.append(started)
         else:
