@@ -63,7 +63,10 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def adasum(vectors) -> np.ndarray:
-    """Return the Adasum, with ranks sorted by host; extra pairs leave a power of two of vectors."""
+    """Return the Adasum of the ranks' vectors, sorted by host.
+
+    The first pairs are combined until the number of vectors is a power of two.
+    """
     hosts = hvd.allgather_object(own_host().number)
     ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])
     vectors = [np.asarray(vectors[rank], np.float64) for rank in ranks]

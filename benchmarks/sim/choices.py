@@ -38,7 +38,7 @@ def compared(place: sim.Place, size: int) -> Tuple[Dict[str, float], str]:
 
 
 def possible(algorithm: str, place: sim.Place, size: int) -> bool:
-    """Return False for recursive doubling of large arrays, which is slow, also to simulate."""
+    """Return False for recursive doubling of large arrays: it is slow, and so is its simulation."""
     return algorithm != "doubling" or place.hosts < 8 or size <= 1_000_000
 
 

@@ -45,7 +45,7 @@ def timeline(folder, rank: int, tensors, origin: float = 50.0, offset: float = 0
 
 
 def steps_of_rank(rank: int, late: float, begin: float = 0.0) -> list:
-    """Return the tensors of five steps of 100 ms, two per step, submitted `late` seconds late."""
+    """Return two tensors for each of five steps of 100 ms; the rank submits `late` seconds late."""
     found = []
     for i in range(5):
         now = begin + 0.1 * i
