@@ -84,6 +84,7 @@ def test_a_rank_without_memory_for_the_fusion_buffer_is_named_on_every_rank():
 FAILS = """
 import datetime, os, signal, sys, time
 import torch, torch.distributed as dist
+from hvdlite import failure_of
 how = sys.argv[1]
 minute = datetime.timedelta(minutes=1)  # time in which all ranks import torch
 dist.init_process_group("hvdlite", timeout=minute)
@@ -110,7 +111,9 @@ def tell_of(call):
     except RuntimeError as error:
         seconds = time.monotonic() - begin
         text = str(error).splitlines()[0]
-        print(f"RAISED {rank} {type(error).__name__} {seconds:.1f} s: {text}", flush=True)
+        failure = failure_of(error)
+        fields = (failure.kind, failure.ranks) if failure else None
+        print(f"RAISED {rank} {type(error).__name__} {seconds:.1f} s: {fields} {text}", flush=True)
 
 if how == "frozen" and rank == 1:
     time.sleep(60)
@@ -130,8 +133,8 @@ os._exit(7)
 @pytest.mark.parametrize(
     "how, who, text",
     [
-        ("killed", "0000022222", "rank 1 .*(died|dead|gone|ended)"),
-        ("frozen", "02", "Timed out waiting 3000 ms for"),
+        ("killed", "0000022222", r"\('rank dead', \(1,\)\) .*rank 1 .*(died|dead|gone|ended)"),
+        ("frozen", "02", "None .*Timed out waiting 3000 ms for"),
     ],
 )
 def test_a_killed_or_frozen_rank_is_an_error_on_every_waiting_torch_rank(how, who, text):

@@ -44,6 +44,13 @@ inline std::exception_ptr failure(const std::string &text) {
         c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
 }
 
+// Returns the exception for an error of the core. The exception has only the error's text: Python's
+// failure_of() finds the error by the number in this text.
+inline std::exception_ptr failure(hvd_error &err) {
+    process.core.hvd_keep_failure(&err);
+    return failure(std::string("hvdlite: ") + err.text);
+}
+
 // A call that is in progress.
 class Call : public c10::intrusive_ptr_target {
   public:

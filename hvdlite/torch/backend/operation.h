@@ -79,7 +79,7 @@ class Operation : public Call {
         tensor.queued = 1;
         bool plans = waited_ && handles_.empty() && !tensor.splits;
         hvd_handle *h = plans ? plan(tensor, &err) : process.core.hvd_start(&tensor, &err);
-        if (!h) std::rethrow_exception(failure(std::string("hvdlite: ") + err.text));
+        if (!h) std::rethrow_exception(failure(err));
         handles_.push_back(h);
         planned_ |= plans;
         if (plans) process.core.hvd_run(h, tensor.in, tensor.out, 0);
@@ -174,7 +174,7 @@ class Operation : public Call {
         for (hvd_handle *h : handles_) {
             hvd_error err;
             process.core.hvd_finish(h, 0, &err);
-            if (err.code) return failure(std::string("hvdlite: ") + err.text);
+            if (err.code) return failure(err);
         }
         std::string other = unexpected();
         if (!other.empty()) return failure(other);

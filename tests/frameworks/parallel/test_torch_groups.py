@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hvdlite import failure_of
 from hvdlite.torch.backend import groups as process_groups
 
 
@@ -48,8 +49,10 @@ def test_a_disagreement_in_a_torch_group_is_an_error_on_every_rank(wrong, groups
     t = t.int() if odd and wrong == "type" else t
     call = dist.broadcast if odd and wrong == "call" else dist.all_reduce
     how = {"src": 0} if call is dist.broadcast else {}
-    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
+    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1") as raised:
         call(t, **how, group=groups[0])
+    failure = failure_of(raised.value)
+    assert failure.kind == "mismatch" and 1 in failure.ranks and failure.tensor
     with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
         call(t, **how, group=groups[0], async_op=True).get_future().wait()
     right = torch.ones(4)
