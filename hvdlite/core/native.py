@@ -164,9 +164,9 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
 
 
 def keep_failure(error: HvdliteError) -> HvdliteError:
-    """Return the error with a number in its text, by which :func:`failure_of` finds the error.
+    """Return the error with a mark in its text, by which :func:`failure_of` finds the error.
 
-    Callbacks need the number if their framework keeps only the text of an exception.
+    Callbacks need the mark if their framework keeps only the text of an exception.
     """
     kept, texts = new_error(), {"text": str(error), "tensor": error.tensor, "host": error.host}
     kept.code = next((code for code in _CODES if kind_of(code) == error.kind), lib.HVD_INVALID)
@@ -181,11 +181,11 @@ def keep_failure(error: HvdliteError) -> HvdliteError:
 
 
 def _kept_failure(message: str) -> Optional[HvdliteError]:
-    """Return the failure whose number ``hvd_keep_failure`` has appended to the message."""
-    # The last number is from this process. Earlier numbers are from quoted texts of other ranks.
+    """Return the failure whose hash ``hvd_keep_failure`` has appended to the message."""
+    # The last hash is from this process. Earlier hashes are from quoted texts of other ranks.
     mark, error = _text(lib.hvd_error_mark), new_error()
-    numbers = re.findall(re.escape(mark) + r"(\d+)\]", message)
-    kept = numbers and lib.hvd_kept_failure(int(numbers[-1]), error)
+    hashes = re.findall(re.escape(mark) + r"([0-9a-f]{8})\]", message)
+    kept = hashes and lib.hvd_kept_failure(int(hashes[-1], 16), error)
     return exception_of(error) if kept else None
 
 

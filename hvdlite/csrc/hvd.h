@@ -233,12 +233,12 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Keeps a numbered copy of the error. Appends the copy's number to the text of the error:
- * hvd_error_mark, then for example "3]". */
+/* Keeps a copy of the error. Appends to the text of the error: hvd_error_mark, a hash of the text as
+ * eight hexadecimal digits, and "]". */
 extern const char hvd_error_mark[];
 void hvd_keep_failure(hvd_error *err);
-/* Copies the kept error of this number. Returns false if the error is not kept any more. */
-bool hvd_kept_failure(uint64_t number, hvd_error *out);
+/* Copies the kept error of this hash. Returns false if the error is not kept any more. */
+bool hvd_kept_failure(uint32_t hash, hvd_error *out);
 
 /* Sets a limit: after `seconds` this process prints `message` and exits with `code`, even if it is
  * blocked, unless hvd_limit_lift has been called. `ranks`: the ranks of the job for which the

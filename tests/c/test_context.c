@@ -132,7 +132,8 @@ TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
     pid_t child = fork();
     if (!child) {
         hvd_keep_failure(&error);
-        _exit(hvd_kept_failure(1, &kept) && kept.code == HVD_RANK_DEAD ? 0 : 1);
+        uint32_t hash = (uint32_t)strtoul(strrchr(error.text, ' '), NULL, 16);
+        _exit(hvd_kept_failure(hash, &kept) && kept.code == HVD_RANK_DEAD ? 0 : 1);
     }
     context_unlock_failures();
     waitpid(child, &status, 0);

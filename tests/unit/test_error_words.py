@@ -28,7 +28,7 @@ def error_words() -> set:
     for source in SOURCES:
         for call in re.findall(r"\b(?:error_\w+|snprintf)\(.*?;", text_of(source), re.S):
             found.update(words_of("".join(literal.findall(call))))
-    return found - {("hvdlite", "error")}  # hvd_keep_failure appends "[hvdlite error NUMBER]"
+    return found - {("hvdlite", "error")}  # hvd_keep_failure appends "[hvdlite error HASH]"
 
 
 LOOKS = {"search", "match", "fullmatch", "compile", "finditer", "findall", "split", "sub"}

@@ -1,4 +1,4 @@
-"""A number in the text of a framework's exception leads to hvdlite's error."""
+"""A hash in the text of a framework's exception leads to hvdlite's error."""
 
 from hvdlite.core.native import (
     HvdliteError,
@@ -12,7 +12,7 @@ from hvdlite.core.native import (
 
 
 def kept(text: str) -> str:
-    """Keep an error with this text; return the text with the number."""
+    """Keep an error with this text; return the text with the hash."""
     error = new_error()
     error.code, error.text, error.nblamed, error.blamed[0] = lib.HVD_RANK_DEAD, text.encode(), 1, 3
     lib.hvd_keep_failure(error)
@@ -26,27 +26,27 @@ def test_failure_of_finds_the_error_in_an_exception_of_a_framework():
     assert failure_of(RuntimeError("rank 3 is dead")) is None
 
 
-def test_failure_of_ignores_an_error_number_in_the_quoted_text_of_another_rank():
-    kept("an older error, whose number the other rank's error has, too")
-    text = kept("rank 1 left the job (its script raised Error: x [hvdlite error 1])")
+def test_failure_of_ignores_an_error_hash_in_the_quoted_text_of_another_rank():
+    older = kept("an older error, which this rank has raised, too")
+    text = kept(f"rank 1 left the job (its script raised Error: {older})")
     assert str(failure_of(RuntimeError(text))).startswith("rank 1 left the job")
 
 
-def test_failure_of_finds_only_the_last_64_errors():
+def test_failure_of_finds_only_the_last_1024_errors():
     first = kept("first")
-    texts = [kept("later") for _ in range(63)]
+    texts = [kept("later") for _ in range(1023)]
     assert str(failure_of(RuntimeError(first))) == "first"
     texts.append(kept("last"))
     assert failure_of(RuntimeError(first)) is None
     assert all(failure_of(RuntimeError(text)) for text in texts)
 
 
-def test_an_error_with_a_long_text_keeps_its_number():
+def test_an_error_with_a_long_text_keeps_its_hash():
     text = kept("é" * 511)
     assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
 
 
-def test_an_error_kept_under_a_number_is_found_with_its_fields():
+def test_a_kept_error_is_found_with_its_fields():
     fields = {"kind": "rank dead", "tensor": "w", "ranks": (3, 1), "pid": 7, "host": "é" * 40}
     error = keep_failure(RankFailedError("rank 3 is dead", **fields))
     failure = failure_of(RuntimeError(f"INTERNAL: a callback failed: {error}\nno traceback"))

@@ -36,10 +36,11 @@ struct group *context_take_group(int id);
 
 /* ---- call these functions at any time ---- */
 /* The last errors, kept until the process ends, because frameworks raise errors even after the end
- * of the job. FAILURES_KEPT: chosen; more errors than a program raises before it looks at one. */
-enum { FAILURES_KEPT = 64 };
+ * of the job. FAILURES_KEPT: chosen; if a rank dies, MXNet may raise the failure of a tensor after
+ * the failures of all other tensors. */
+enum { FAILURES_KEPT = 1024 };
 struct failures {
-    uint64_t count; /* number of the last failure */
+    size_t count; /* number of failures so far */
     hvd_error last[FAILURES_KEPT];
 };
 struct failures *context_lock_failures(void);

@@ -2,8 +2,10 @@
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "hvd.h"
 
+#include "base/map.h"
 #include "job/context.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,25 +78,35 @@ int hvd_timeline_stop(hvd_error *err) {
 /* ---- kept errors ----
  *
  * A framework raises the error of a collective as its own exception, which has only the text of the
- * error. By the number at the end of this text, hvd_kept_failure finds the other fields. */
+ * error. By the hash at the end of this text, hvd_kept_failure finds the other fields. It is a hash
+ * of the text, not the number of the error, because the text must be equal on all ranks. */
 
 const char hvd_error_mark[] = " [hvdlite error ";
 
+static uint32_t hash_of(const hvd_error *err) {
+    return (uint32_t)map_node_of(err->text, NULL).hash;
+}
+
 void hvd_keep_failure(hvd_error *err) {
-    enum { MOST = sizeof hvd_error_mark + sizeof "18446744073709551615]" };
+    enum { MOST = sizeof hvd_error_mark + sizeof "01234567]" };
+    uint32_t hash = hash_of(err);
     struct failures *f = context_lock_failures();
-    uint64_t number = ++f->count;
-    f->last[number % FAILURES_KEPT] = *err;
+    f->last[f->count++ % FAILURES_KEPT] = *err;
     context_unlock_failures();
     size_t used = strnlen(err->text, sizeof err->text - MOST);
     while (used && (err->text[used] & 0xC0) == 0x80) used--; /* do not cut a character */
-    snprintf(err->text + used, MOST, "%s%llu]", hvd_error_mark, (unsigned long long)number);
+    snprintf(err->text + used, MOST, "%s%08" PRIx32 "]", hvd_error_mark, hash);
 }
 
-bool hvd_kept_failure(uint64_t number, hvd_error *out) {
+bool hvd_kept_failure(uint32_t hash, hvd_error *out) {
+    bool found = false;
     const struct failures *f = context_lock_failures();
-    bool kept = number && number <= f->count && f->count - number < FAILURES_KEPT;
-    if (kept) *out = f->last[number % FAILURES_KEPT];
+    size_t first = f->count > FAILURES_KEPT ? f->count - FAILURES_KEPT : 0;
+    for (size_t i = f->count; i > first && !found; i--) {
+        const hvd_error *kept = &f->last[(i - 1) % FAILURES_KEPT];
+        found = hash_of(kept) == hash;
+        if (found) *out = *kept;
+    }
     context_unlock_failures();
-    return kept;
+    return found;
 }
