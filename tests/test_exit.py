@@ -42,7 +42,7 @@ def check_left(job, how: str, *waits: str) -> None:
         for text in texts:
             assert f"tensor '{TENSORS[wait]}" in text
             assert f"can't complete: rank 1 left the job ({REASONS[how]}" in text
-            assert text.endswith(") before submitting it")
+            assert ") before submitting it" in text
         # a trainer has several tensors, and the ranks may have waited for different ones
         assert wait == "trainer" or len(set(texts)) == 1
 

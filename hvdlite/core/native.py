@@ -1,14 +1,14 @@
 """Turns the C library's error codes into exceptions. Only this module imports the core library."""
 
+import contextlib
 import functools
 import os
 import re
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from hvdlite.core.error_text import text_of
-from hvdlite.core.module_state import ModuleState
 
 try:
     from hvdlite._hvdlite_core import ffi, lib  # type: ignore[import-not-found]
@@ -135,19 +135,6 @@ def _fields(error) -> Dict[str, Any]:
     }
 
 
-class _Failures(ModuleState):
-    def begin(self) -> None:
-        self.finders: List[Callable[[BaseException], Optional[HvdliteError]]] = []
-
-
-_failures = _Failures()
-
-
-def find_failures_by(find: Callable[[BaseException], Optional[HvdliteError]]) -> None:
-    """Make :func:`failure_of` call ``find``, which returns the failure behind an exception."""
-    _failures.finders.append(find)
-
-
 def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """Return the failure of a collective that caused an exception; None: another cause.
 
@@ -159,8 +146,20 @@ def failure_of(error: BaseException) -> Optional[HvdliteError]:
     """
     if isinstance(error, HvdliteError):
         return error
-    found = next(filter(None, (find(error) for find in _failures.finders)), None)
-    return found or _kept_failure(text_of(error))
+    # The last hash is from this process. Earlier hashes are from quoted texts of other ranks.
+    mark, kept = _text(lib.hvd_error_mark), new_error()
+    hashes = re.findall(re.escape(mark) + r"([0-9a-f]{8})\]", text_of(error))
+    found = hashes and lib.hvd_kept_failure(int(hashes[-1], 16), kept)
+    return exception_of(kept) if found else None
+
+
+@contextlib.contextmanager
+def failures_kept() -> Iterator[None]:
+    """Apply :func:`keep_failure` to an HvdliteError that the block raises."""
+    try:
+        yield
+    except HvdliteError as error:
+        raise keep_failure(error) from None
 
 
 def keep_failure(error: HvdliteError) -> HvdliteError:
@@ -178,15 +177,6 @@ def keep_failure(error: HvdliteError) -> HvdliteError:
     kept.blamed = error.ranks
     lib.hvd_keep_failure(kept)
     return type(error)(_text(kept.text), **vars(error))
-
-
-def _kept_failure(message: str) -> Optional[HvdliteError]:
-    """Return the failure whose hash ``hvd_keep_failure`` has appended to the message."""
-    # The last hash is from this process. Earlier hashes are from quoted texts of other ranks.
-    mark, error = _text(lib.hvd_error_mark), new_error()
-    hashes = re.findall(re.escape(mark) + r"([0-9a-f]{8})\]", message)
-    kept = hashes and lib.hvd_kept_failure(int(hashes[-1], 16), error)
-    return exception_of(error) if kept else None
 
 
 _own = threading.local()

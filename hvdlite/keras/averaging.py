@@ -7,7 +7,7 @@ from typing import Any, List, Sequence
 import numpy as np
 from keras import backend
 
-from hvdlite.core.native import HvdliteError, keep_failure, lib
+from hvdlite.core.native import failures_kept, lib
 from hvdlite.training.plan import GradientReducer
 
 
@@ -49,10 +49,8 @@ def _on_jax(reducer: GradientReducer, step, names, labels: Sequence[int], tensor
     from hvdlite.jax.calls import Collective, run
 
     def check(step):
-        try:
+        with failures_kept():
             return reducer.step_check.start(int(step), labels, names).synchronize()[0]
-        except HvdliteError as error:
-            raise keep_failure(error) from None
 
     done = []
     if reducer.step_check is not None:

@@ -13,7 +13,7 @@ import mxnet as mx
 from hvdlite import at_exit
 from hvdlite.core.collectives import describe
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.native import call, exception_of, ffi, find_failures_by, lib, new_error, own_error
+from hvdlite.core.native import call, exception_of, ffi, lib, new_error, own_error
 from hvdlite.exit import script_end
 
 IS_MXNET_1 = mx.__version__.startswith("1.")
@@ -223,18 +223,6 @@ def watch(arrays):
         raise exception_of(error)
     watched = ffi.gc(started, lib.hvd_mxnet_watch_end)
     return lambda: bool(lib.hvd_mxnet_watch_done(watched))
-
-
-def _failure_of(raised: BaseException):
-    """Return hvdlite's error if ``raised`` is an MXNetError with this error's text; else None."""
-    error = new_error()
-    if type(raised) is not mx.MXNetError:
-        return None
-    text = str(raised).partition("\0")[0].encode(errors="replace")
-    return exception_of(error) if lib.hvd_mxnet_failure_of(_mxnet, text, error) else None
-
-
-find_failures_by(_failure_of)
 
 
 def references(array) -> int:

@@ -13,28 +13,26 @@ import re
 import uuid
 import weakref
 from collections import Counter, deque
-from typing import Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 from hvdlite.core.arguments import wrong
-from hvdlite.core.error_text import text_of
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import call_name, calling_line
-from hvdlite.core.native import HvdliteError, find_failures_by
+from hvdlite.core.native import failures_kept
 from hvdlite.core.process_set import check_process_set
 
-_MOST_FAILURES = 64  # number of the latest errors that _failure_of() can find
 # The largest number of results that a node keeps; overlapping iterations of a loop need several.
 _MOST_AWAITED = 64
 _PROCESS = uuid.uuid4().hex[:12]
 
 
 class _Graphs(ModuleState):
-    """The nodes, the started collectives and the last failures of this process's graphs."""
+    """The nodes and the started collectives of this process's graphs."""
 
     def begin(self) -> None:
         # For each graph, a Counter of the names of its nodes.
@@ -43,9 +41,7 @@ class _Graphs(ModuleState):
         # function may run after the nested graph of its node is freed. TensorFlow does the same.
         self.functions_of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.keys = itertools.count()
-        self.failed = itertools.count()  # separate from `keys`, so that ranks' error texts agree
         self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
-        self.failures: Dict[int, HvdliteError] = {}  # by the number in the error's text
 
 
 _graphs = _Graphs()
@@ -82,33 +78,6 @@ def _within(graph) -> str:
 _is_eager_outside = tf.compat.v1.executing_eagerly_outside_functions
 
 
-@contextlib.contextmanager
-def _number_failure() -> Iterator[None]:
-    """Append a number to the text of an HvdliteError that the block raises, and keep the error.
-
-    A graph raises TensorFlow's error with this text; :func:`_failure_of` finds the kept error.
-    """
-    try:
-        yield
-    except HvdliteError as error:
-        if len(_graphs.failures) >= _MOST_FAILURES:
-            del _graphs.failures[min(_graphs.failures)]
-        number = next(_graphs.failed)
-        # Keep a copy without traceback, because a traceback keeps arrays alive.
-        _graphs.failures[number] = type(error)(*error.args, **vars(error))
-        raise type(error)(f"{error} [failure {number}]", **vars(error)) from error
-
-
-def _failure_of(error: BaseException) -> Optional[HvdliteError]:
-    if not isinstance(error, tf.errors.OpError):
-        return None
-    number = re.search(r" \[failure (\d+)\]", text_of(error))
-    return _graphs.failures.get(int(number[1])) if number else None
-
-
-find_failures_by(_failure_of)
-
-
 def run(
     start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor],
     dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
@@ -134,7 +103,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
         if before:  # in a loop or a repeated call, this collective has the same name
             with contextlib.suppress(Exception):  # wait_now() raises the error of that collective
                 before.synchronize()
-        with _number_failure():
+        with failures_kept():
             _graphs.started[key] = handle = start(list(arrays))
         last = weakref.ref(handle)
         started.append(key)
@@ -164,7 +133,7 @@ def wait(begun: Sequence[tf.Tensor], dtypes, shapes, stateful: bool = False) -> 
 
     def wait_now(*keys):
         handles = [_graphs.started.pop(int(key)) for key in keys]
-        with _number_failure():
+        with failures_kept():
             return [each for handle in handles for each in handle.synchronize()]
 
     results = node(wait_now, begun, dtypes, stateful)

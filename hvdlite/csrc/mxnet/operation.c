@@ -67,23 +67,13 @@ int operation_new(hvd_mxnet *lib, int n, struct operation **out, hvd_error *err)
 
 /* ---- running: on MXNet's threads and on the engine thread ---- */
 
-/* Keeps the error's fields for hvd_mxnet_failure_of, because MXNet keeps only the text. */
-static void keep_failure(struct operation *op) {
-    hvd_mxnet *lib = op->lib;
-    if (op->error == &lib->no_memory) return;
-    hvd_error **place = &lib->failures[lib->nfailures++ % MXNET_FAILURES];
-    free(*place);
-    *place = op->error;
-    op->error = NULL;
-}
-
 static void complete_with_error(struct operation *op) {
     _Alignas(16) unsigned char exception[64] = {0};
     hvd_mxnet *lib = op->lib;
     struct on_complete done = op->done; /* copied, because done.call may free the operation */
     mutex_lock(&lib->reporting);
+    if (op->error != &lib->no_memory) hvd_keep_failure(op->error); /* MXNet keeps only the text */
     lib->api.make_error(exception, op->error->text);
-    keep_failure(op);
     done.call(done.engine, done.param, exception);
     lib->api.destroy_error(exception);
     mutex_unlock(&lib->reporting);

@@ -13,10 +13,6 @@
 
 #include <stdatomic.h>
 
-/* The number of failures that are kept. Chosen, not measured: more than occur between a failure and
- * its exception in MXNet. The exception of an older failure has no attributes. */
-enum { MXNET_FAILURES = 1024 };
-
 struct hvd_mxnet {
     struct mxnet_api api;
     void *function; /* operation_run3 or operation_run4 */
@@ -29,11 +25,8 @@ struct hvd_mxnet {
     /* a list of free blocks for operations with one collective; each block begins with a pointer to
      * the next */
     void *freed;
-    /* the last failures that were given to MXNet; this struct owns them */
-    hvd_error *failures[MXNET_FAILURES];
-    /* number of failures so far; `reporting` guards it and `failures` */
-    size_t nfailures;
-    hvd_error no_memory; /* the error of an operation if memory for a separate error is short */
+    /* the error of all operations for whose error there is no memory; nothing changes it */
+    hvd_error no_memory;
 };
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };

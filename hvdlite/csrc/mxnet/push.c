@@ -192,27 +192,6 @@ int hvd_mxnet_is_recording(hvd_mxnet *lib) {
 
 int hvd_mxnet_waiting(hvd_mxnet *lib) { return atomic_load(&lib->waiting); }
 
-/* Returns whether `raised` is the text of this error. Some versions of MXNet put the kind of
- * exception before the text. */
-static bool is_raised(const hvd_error *error, const char *raised) {
-    static const char KIND[] = "MXNetError: ";
-    if (strncmp(raised, KIND, strlen(KIND)) == 0) raised += strlen(KIND);
-    return strcmp(raised, error->text) == 0;
-}
-
-int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err) {
-    bool found = false;
-    mutex_lock(&lib->reporting);
-    size_t first = lib->nfailures > MXNET_FAILURES ? lib->nfailures - MXNET_FAILURES : 0;
-    for (size_t i = lib->nfailures; i > first && !found; i--) {
-        const hvd_error *failure = lib->failures[(i - 1) % MXNET_FAILURES];
-        found = is_raised(failure, text);
-        if (found) *err = *failure;
-    }
-    mutex_unlock(&lib->reporting);
-    return found;
-}
-
 /* ---- watching ---- */
 
 struct hvd_mxnet_watch {

@@ -65,10 +65,6 @@ int hvd_mxnet_is_recording(hvd_mxnet *lib);
  * their operations yet. */
 int hvd_mxnet_waiting(hvd_mxnet *lib);
 
-/* Finds the last failure that MXNet raised with exactly this text; MXNet keeps only the text.
- * Returns 1: *err is that failure. Returns 0: not found. */
-int hvd_mxnet_failure_of(hvd_mxnet *lib, const char *text, hvd_error *err);
-
 /* A watch shows, without waiting, whether NDArrays have been written. hvd_mxnet_watch_start pushes
  * an empty operation that reads the arrays. MXNet runs this operation when all earlier operations
  * on the arrays are done, or drops it if one of the arrays has failed. */
