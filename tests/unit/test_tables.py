@@ -83,11 +83,11 @@ INTERNAL = {
 }  # fmt: skip
 
 
+OPTIONS_H = (PACKAGE / "csrc/base/options.h").read_text()
+LIMITS = dict(re.findall(r"^    ([A-Z_]+) = ([^,/]+)", OPTIONS_H, re.M))
 ENGINE = {  # the engine's options in C: variable -> default
-    f"HVDLITE_{name}": default
-    for name, default in re.findall(
-        r" ROW\(\w+, \w+, ([A-Z_]+), ([^,]+),", (PACKAGE / "csrc/base/options.h").read_text()
-    )
+    f"HVDLITE_{name}": LIMITS.get(default, default)
+    for name, default in re.findall(r" ROW\(\w+, \w+, ([A-Z_]+), ([^,]+),", OPTIONS_H)
 }
 
 

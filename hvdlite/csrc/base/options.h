@@ -8,6 +8,14 @@
 
 #include "base/error.h"
 
+enum {
+    PACE_SEGMENT = 60 * 1024, /* default bytes of a segment (transport/pace.h) */
+    /* maximum segments in flight: size of the arrays in collectives/pipeline.c; chosen: depths of 16
+     * and 32 were measured (transport/pace.h) */
+    PACE_MOST_DEPTH = 64,
+    HELPERS_MOST = 16 /* maximum threads of a rank, including the engine's (shm/helpers.h) */
+};
+
 /* Columns: type, field, variable (HVDLITE_...), default, minimum and maximum of a size. A default
  * outside these bounds means "not set": hvdlite then chooses a value from measurements. */
 #define OPTIONS(ROW)                                                                               \
@@ -20,11 +28,11 @@
     ROW(double, data_timeout, DATA_TIMEOUT_SECONDS, 300, 0, 0)                                     \
     ROW(bool, window, WINDOW, true, 0, 1)                                                          \
     ROW(bool, nudge, NUDGE, true, 0, 1)                                                            \
-    ROW(size_t, segment, SEGMENT_BYTES, 61440, 1024, 1 << 30)                                      \
-    ROW(size_t, segments_in_flight, SEGMENTS_IN_FLIGHT, 0, 1, 64)                                  \
+    ROW(size_t, segment, SEGMENT_BYTES, PACE_SEGMENT, 1024, 1 << 30)                               \
+    ROW(size_t, segments_in_flight, SEGMENTS_IN_FLIGHT, 0, 1, PACE_MOST_DEPTH)                     \
     ROW(size_t, spin, SPIN_MICROSECONDS, 30, 0, SIZE_MAX)                                          \
     ROW(size_t, yield, YIELD_MICROSECONDS, 300, 0, SIZE_MAX)                                       \
-    ROW(size_t, threads, THREADS, 0, 1, 16)                                                        \
+    ROW(size_t, threads, THREADS, 0, 1, HELPERS_MOST)                                              \
     ROW(size_t, threads_bytes, THREADS_BYTES, 0, 1, SIZE_MAX)                                      \
     ROW(size_t, team, TEAM_RANKS, 0, 1, 1024)                                                      \
     ROW(bool, flight_recorder, FLIGHT_RECORDER, true, 0, 1)                                        \

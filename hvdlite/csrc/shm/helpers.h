@@ -10,10 +10,9 @@
 #ifndef HVDLITE_SHM_HELPERS_H
 #define HVDLITE_SHM_HELPERS_H
 
-#include <stddef.h>
+#include "base/options.h"
 
-/* maximum threads of a rank, including the engine's; the maximum of HVDLITE_THREADS */
-enum { HELPERS_MOST = 16 };
+#include <stddef.h>
 
 struct helpers;
 

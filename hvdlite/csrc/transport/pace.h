@@ -17,6 +17,8 @@
 #ifndef HVDLITE_TRANSPORT_PACE_H
 #define HVDLITE_TRANSPORT_PACE_H
 
+#include "base/options.h"
+
 #include <stddef.h>
 
 struct pace {
@@ -24,12 +26,7 @@ struct pace {
     size_t depth;   /* segments in flight, at most PACE_MOST_DEPTH */
 };
 
-enum {
-    PACE_UNIT = 64, /* a cache line, so a multiple of every element's size */
-    /* size of the arrays in pipeline.c; chosen: depths of 16 and 32 were measured (above) */
-    PACE_MOST_DEPTH = 64,
-    PACE_SEGMENT = 60 * 1024, /* default of HVDLITE_SEGMENT_BYTES */
-};
+enum { PACE_UNIT = 64 }; /* a cache line, so a multiple of every element's size */
 
 static const struct pace PACE_DEFAULT = {PACE_SEGMENT, 16};
 
