@@ -11,7 +11,7 @@ import traceback
 from typing import Callable, Optional
 
 from hvdlite.bootstrap import servers
-from hvdlite.core import agent_protocol, frameworks, limits, member, mpi, start, topology
+from hvdlite.core import agent_protocol, frameworks, limits, start, topology
 from hvdlite.core.agent_protocol import FOLD
 from hvdlite.core.native import RANK_DEAD, STALLED, failure_of
 from hvdlite.core.topology import is_initialized
@@ -135,11 +135,9 @@ def _may_have_others(well: bool) -> bool:
 
     Return False for a child of a rank, because ranks wait only for the rank itself.
 
-    :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
+    :param well: the script has not failed.
     """
-    runs_or_can_begin = mpi.ranks() or (well and member.has_launcher_of_mpi())
-    can_tell = start.without_mpi() is not None or runs_or_can_begin
-    if can_tell and not start.is_decided() and orphan.is_outermost():
+    if not start.is_decided() and start.can_decide_at_end(well) and orphan.is_outermost():
         start.decide()
     return start.is_decided()
 

@@ -100,10 +100,11 @@ class SocketWorld(World):
         return self._numbers
 
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
-        if not isinstance(members, list):
-            raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
         ranks = {number: rank for rank, number in enumerate(self._numbers)}
         return [ranks.get(number) for number in members]
+
+    def ranks_in(self, comm: Any) -> Sequence[Optional[int]]:
+        raise HvdliteError(start.NEEDS_MPI.format("a process set of a communicator"))
 
     def address(self) -> str:
         """Return the address at which the other ranks reach this rank."""

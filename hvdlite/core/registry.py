@@ -2,7 +2,7 @@
 
 from typing import Dict, List, Sequence, Union
 
-from hvdlite.core import frameworks, mpi, topology
+from hvdlite.core import frameworks, topology
 from hvdlite.core.agreement import agree
 from hvdlite.core.arguments import whole, wrong
 from hvdlite.core.module_state import ModuleState
@@ -79,7 +79,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
 
 
 def _add_by_comm(own: ProcessSet, comm) -> ProcessSet:
-    everyone = topology.world().ranks_of(mpi.Communicator(comm).members())
+    everyone = topology.world().ranks_in(comm)
     ranks = sorted(-1 if rank is None else rank for rank in everyone)
     for other in sorted(set(map(tuple, allgather_object(ranks, "process_set")))):
         _check(list(other))

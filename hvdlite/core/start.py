@@ -50,6 +50,20 @@ def is_by_mpi() -> bool:
     return chosen == "mpi" or (not chosen and member.has_launcher_of_mpi())
 
 
+def has_mpi_ranks() -> bool:
+    """Return True if MPI runs with several ranks, or if :func:`is_by_mpi`."""
+    return mpi.ranks() > 1 or is_by_mpi()
+
+
+def can_decide_at_end(well: bool) -> bool:
+    """Return True if this process can join its job when its script has ended without init().
+
+    :param well: the script has not failed. If it has failed, the launcher ends ranks in MPI_Init.
+    """
+    can_begin_mpi = well and member.has_launcher_of_mpi()
+    return without_mpi() is not None or mpi.is_running() or can_begin_mpi
+
+
 def set_place(found: Place) -> None:
     """Set the place where the ranks meet, as the program or MXNet's scheduler has chosen it.
 

@@ -54,6 +54,12 @@ class World(Protocol):
     def ranks_of(self, members: Any) -> Sequence[Optional[int]]:
         """Return for each member of another job its rank in this job; None: it is not a member."""
 
+    def ranks_in(self, comm: Any) -> Sequence[Optional[int]]:
+        """Return the rank in this job of each process of an mpi4py communicator; None: it has none.
+
+        :raises HvdliteError: this is no job over MPI.
+        """
+
     def leave(self, sound: bool) -> None:
         """Free the world's resources, after the C library has closed the job.
 

@@ -128,7 +128,7 @@ def refuse_elastic() -> None:
     When a rank dies, MPI ends the others. A process without a launcher is the only rank, and may
     use elastic training.
     """
-    if start.is_by_mpi() or mpi.ranks() > 1:
+    if start.has_mpi_ranks():
         raise HvdliteError(
             "elastic training does not run over MPI, which has started this process: start the "
             f"job by `hvdliterun --elastic -n {mpi.ranks()} python train.py`"

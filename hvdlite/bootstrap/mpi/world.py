@@ -47,6 +47,9 @@ class MPIWorld(mpi.Communicator, World):
                 "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported"
             )
 
+    def ranks_in(self, comm: Any) -> Sequence[Optional[int]]:
+        return self.ranks_of(mpi.Communicator(comm).members())
+
     def leave(self, sound: bool) -> None:
         if self._own and sound:
             self.free()

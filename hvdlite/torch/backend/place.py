@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from hvdlite.core import member, mpi, places, start
+from hvdlite.core import member, places, start
 
 
 def tell(store, rank: int, size: int, timeout: timedelta) -> None:
@@ -17,7 +17,7 @@ def tell(store, rank: int, size: int, timeout: timedelta) -> None:
     After the first init() do nothing, because init() has decided how the job starts. A child of a
     rank inherits the rank's environment, so the child needs a place even if it is the only rank.
     """
-    if start.is_decided() or mpi.ranks() > 1 or start.is_by_mpi():
+    if start.is_decided() or start.has_mpi_ranks():
         return
     known = start.place()
     has_place = known != places.ALONE or not member.rank_above()

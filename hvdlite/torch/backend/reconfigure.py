@@ -12,7 +12,7 @@ from typing import Collection, Tuple
 import torch.distributed as dist
 
 from hvdlite import job
-from hvdlite.core import member, mpi, places, start, topology
+from hvdlite.core import member, places, start, topology
 from hvdlite.core.native import HvdliteError
 from hvdlite.torch.backend import compiled, groups
 from hvdlite.torch.backend.place import own_address
@@ -84,7 +84,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def _check_not_by_mpi() -> None:
-    if start.is_by_mpi() or mpi.ranks() > 1:
+    if start.has_mpi_ranks():
         raise HvdliteError(
             "reconfigure needs ranks that can leave their job, but ranks can't leave an MPI job: "
             f"start the ranks with torchrun, or with {member.TRANSPORT}=tcp"
