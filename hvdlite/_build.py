@@ -18,7 +18,7 @@ from cffi import FFI
 CSRC = Path(__file__).parent / "csrc"
 # lower layers first
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
-HEADERS_OF_MPI = ("base/error.h", "transport/transports.h")
+HEADERS_OF_MPI = ("base/error.h", "base/types.h", "transport/transports.h")
 HEADERS_OF_JAX = ("functions.h", "../jax/clique.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h

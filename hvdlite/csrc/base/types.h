@@ -5,9 +5,7 @@
 #ifndef HVDLITE_BASE_TYPES_H
 #define HVDLITE_BASE_TYPES_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/error.h"
 
 #define IS_UNSIGNED(TYPE) ((TYPE) - 1 > 0) /* in an unsigned type, -1 is the largest number */
 
@@ -137,10 +135,19 @@ typedef struct hvd_sockets {
     const int *messages;
 } hvd_sockets;
 
+/* Opens the transport of all ranks of the job (job and job_ranks NULL), or of a group. For a group,
+ * `job` is the transport of all ranks, which is closed last, and job_ranks[rank] is the rank's
+ * number in the job. Collective. where: what the ranks need to connect, in the transport's type. */
+struct transport;
+struct transport_config;
+typedef int transport_opener(struct transport **out, const void *where, struct transport *job,
+                             const int *job_ranks, const struct transport_config *config,
+                             hvd_error *err);
+
 /* Ranks that MPI connects. */
 typedef struct hvd_by_mpi {
-    void (*open)(void); /* transport_mpi_open of the library for this MPI (transports.h) */
-    const void *comm;   /* address of the MPI_Comm of these ranks */
+    transport_opener *open; /* transport_mpi_open of the library for this MPI (transports.h) */
+    const void *comm;       /* address of the MPI_Comm of these ranks */
 } hvd_by_mpi;
 /* cdef end */
 

@@ -4,12 +4,8 @@
 #include "job/context.h"
 #include "transport/net.h"
 
-static struct bootstrap by_mpi(const hvd_by_mpi *mpi) {
-    return (struct bootstrap){(transport_opener *)mpi->open, mpi->comm, false};
-}
-
 int hvd_init(const hvd_by_mpi *mpi, hvd_error *err) {
-    struct bootstrap bootstrap = by_mpi(mpi);
+    struct bootstrap bootstrap = {mpi->open, mpi->comm, false};
     return context_open(&bootstrap, err);
 }
 
@@ -65,7 +61,7 @@ static int open_group(struct bootstrap *bootstrap, const int *ranks, int *group,
 }
 
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err) {
-    struct bootstrap bootstrap = by_mpi(mpi);
+    struct bootstrap bootstrap = {mpi->open, mpi->comm, false};
     return open_group(&bootstrap, ranks, group, err);
 }
 

@@ -18,14 +18,6 @@
  * mpi4py does; MPI_THREAD_SERIALIZED is enough if no other thread calls MPI. */
 
 /* cdef begin */
-struct transport;
-struct transport_config;
-/* Opens the transport of all ranks of the job (job and job_ranks NULL), or of a group. For a group,
- * `job` is the transport of all ranks, which is closed last, and job_ranks[rank] is the rank's
- * number in the job. Collective. where: what the ranks need to connect, in the transport's type. */
-typedef int transport_opener(struct transport **out, const void *where, struct transport *job,
-                             const int *job_ranks, const struct transport_config *config,
-                             hvd_error *err);
 /* where: an MPI_Comm *, the communicator of these ranks. */
 transport_opener transport_mpi_open;
 
