@@ -1,11 +1,13 @@
 """The job that this process has joined."""
 
+import pkgutil
 import threading
 import time
 from typing import Optional, Tuple
 
 from hvdlite.bootstrap.bootstrap import Bootstrap
 from hvdlite.core import agent_protocol, start, topology
+from hvdlite.core.member import TRANSPORTS
 from hvdlite.core.membership import Membership
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import BRIEFLY, lib, new_error
@@ -41,19 +43,13 @@ def _bootstrap_and_membership() -> Tuple[Bootstrap, Membership]:
 
 
 def _choose_way() -> Tuple[Bootstrap, Membership]:
-    """Return the bootstrap and the membership of a job over MPI, or of a job over sockets.
+    """Return the bootstrap and the membership of this job's transport.
 
     Call this after ``start.decide()``, because importing the modules for MPI initializes MPI.
     """
     assert start.is_decided()
-    if start.without_mpi() is None:
-        from hvdlite.bootstrap.mpi.bootstrap import MPIBootstrap, MPIMembership
-
-        return MPIBootstrap(), MPIMembership()
-    from hvdlite.bootstrap.socket_bootstrap import SocketBootstrap
-    from hvdlite.membership.elastic import ElasticMembership
-
-    return SocketBootstrap(), ElasticMembership()
+    bootstrap, membership = map(pkgutil.resolve_name, TRANSPORTS[start.transport()])
+    return bootstrap(), membership()
 
 
 def bootstrap() -> Bootstrap:

@@ -15,7 +15,17 @@ from hvdlite.core.launchers import MXNET, PMIX, TORCHELASTIC, TORCHRUN
 from hvdlite.machine import processes
 
 MEMBER = "HVDLITE_MEMBER"  # JSON: the process id of a rank, and the variables of its launcher
-TRANSPORT = "HVDLITE_TRANSPORT"  # tcp or mpi; if it is not set, start.py decides
+TRANSPORT = "HVDLITE_TRANSPORT"  # a name of TRANSPORTS; if it is not set, start.py decides
+# Name -> the bootstrap and the membership of a job over this transport. They are named, not
+# imported, because an import of the modules for MPI initializes MPI.
+_OF_MPI_JOBS = "hvdlite.bootstrap.mpi.bootstrap"
+TRANSPORTS = {
+    "tcp": (
+        "hvdlite.bootstrap.socket_bootstrap:SocketBootstrap",
+        "hvdlite.membership.elastic:ElasticMembership",
+    ),
+    "mpi": (f"{_OF_MPI_JOBS}:MPIBootstrap", f"{_OF_MPI_JOBS}:MPIMembership"),
+}
 _OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
 # Variables, one tuple for each launcher. If one value differs from the value in MEMBER, a new
 # launcher has set the whole tuple.

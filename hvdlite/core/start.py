@@ -11,7 +11,7 @@ mpi4py nor a libmpi. The first init() decides this, not an import.
 from typing import Any, Optional
 
 from hvdlite.core import member, mpi
-from hvdlite.core.member import TRANSPORT
+from hvdlite.core.member import TRANSPORT, TRANSPORTS
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.places import ALONE, Place, place_in
 
@@ -45,8 +45,8 @@ def is_by_mpi() -> bool:
     """Return True if the user chose MPI, or by default if an MPI launcher started this process."""
     environ = member.own_environment()
     chosen = environ.get(TRANSPORT, "")
-    if chosen not in ("", "mpi", "tcp"):
-        raise ValueError(f"{TRANSPORT} is '{chosen}': expected tcp or mpi")
+    if chosen and chosen not in TRANSPORTS:
+        raise ValueError(f"{TRANSPORT} is '{chosen}': expected {' or '.join(TRANSPORTS)}")
     return chosen == "mpi" or (not chosen and member.has_launcher_of_mpi())
 
 
@@ -92,8 +92,13 @@ def without_mpi() -> Optional[Place]:
     return _start.place if _start.is_decided else _find_place()
 
 
+def transport() -> str:
+    """Return this job's transport, a name of TRANSPORTS, that was or would be decided now."""
+    return "mpi" if without_mpi() is None else member.own_environment().get(TRANSPORT) or "tcp"
+
+
 def _find_place(comm: Any = None) -> Optional[Place]:
-    if member.own_environment().get(TRANSPORT, "") == "tcp":
+    if member.own_environment().get(TRANSPORT, "") not in ("", "mpi"):
         return place()
     ranks = mpi.ranks()
     found = None if ranks > 1 else place()

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from hvdlite import cli
 from hvdlite.cli import amount
 from hvdlite.core.agent_protocol import RESETS
-from hvdlite.core.member import TRANSPORT
+from hvdlite.core.member import TRANSPORT, TRANSPORTS
 from hvdlite.launch import spellings
 from hvdlite.launch.config import ConfigAction
 
@@ -88,7 +88,7 @@ OPTIONS = {
                "the networks that ranks may use: eth0,eth1 or 10.1.0.0/16", str, "NAMES",
                "interfaces"),
         Option("--transport", "tcp: use neither MPI nor mpirun (launchers local, ssh, slurm)", str,
-               choices=("mpi", "tcp"), variable=TRANSPORT),
+               choices=tuple(TRANSPORTS), variable=TRANSPORT),
         Option("--output-filename",
                "write each rank's output to files in this folder, not to the screen", str, "DIR",
                "output_dir"),

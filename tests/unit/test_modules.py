@@ -196,7 +196,7 @@ IMPORTERS = {
         "core/mpi.py", "patches/after_import.py",
     },
     r"hvdlite\.bootstrap(?:\.| import )mpi\b": {  # all other modules use the World of the job
-        "__init__.py", "joined.py", "machine/probe.py",
+        "__init__.py", "core/member.py", "machine/probe.py",
         "bootstrap/mpi/bootstrap.py", "bootstrap/mpi/loading.py", "bootstrap/mpi/meeting.py",
         "bootstrap/mpi/world.py",
     },
