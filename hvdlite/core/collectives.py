@@ -78,10 +78,23 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
         raise
 
 
+def code_of(dtype: np.dtype) -> int:
+    """Return the C library's number of a dtype, such as lib.HVD_FLOAT32.
+
+    :raises ValueError: the C library lacks the dtype (ml_dtypes' bfloat16 is known by its name).
+    """
+    code = DTYPES.get(dtype)
+    if code is None and dtype.name == "bfloat16":
+        code = lib.HVD_BFLOAT16
+    if code is None:
+        known = ", ".join(str(dtype) for dtype in DTYPES)
+        raise ValueError(f"dtype {dtype} is not supported: expected one of {known}")
+    return code
+
+
 def memory_of(array: np.ndarray) -> Memory:
-    """Describe a contiguous NumPy array whose dtype is in DTYPES, or is ml_dtypes' bfloat16."""
-    dtype = DTYPES.get(array.dtype, lib.HVD_BFLOAT16)
-    return Memory(array.ctypes.data, dtype, array.shape, array)
+    """Describe a contiguous NumPy array."""
+    return Memory(array.ctypes.data, code_of(array.dtype), array.shape, array)
 
 
 def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict:
@@ -105,17 +118,14 @@ def refuse_mask(array) -> None:
 def dense(array) -> np.ndarray:
     """Return the array with its elements in C order: itself, or a copy.
 
-    :raises ValueError: the C library lacks the dtype (ml_dtypes' bfloat16 is known by its name), or
-        the array is masked.
+    :raises ValueError: the C library lacks the dtype, or the array is masked.
     """
     if type(array) is not np.ndarray:
         refuse_mask(array)
         if hasattr(array, "asnumpy"):  # MXNet's array, which NumPy would read value by value
             array = array.asnumpy()
     array = np.asarray(array, order="C")
-    if array.dtype not in DTYPES and array.dtype.name != "bfloat16":
-        known = ", ".join(str(dtype) for dtype in DTYPES)
-        raise ValueError(f"dtype {array.dtype} is not supported: expected one of {known}")
+    code_of(array.dtype)
     return array
 
 

@@ -3,7 +3,7 @@
 The calls are asynchronous, like MXNet's own operators: they return immediately, and
 ``wait_to_read()`` or any use of the result waits. Every rank must make the call, with arrays of the
 same shape and dtype. Ranks match their tensors by ``name``, by default the calling line of the
-script. Dtypes: float16, bfloat16, float32, float64, uint8, int8, int32, int64, bool.
+script. All dtypes of MXNet work.
 
 If ranks disagree, every rank raises the same MXNetError, and the job continues. allgather, alltoall
 and reducescatter wait for the other ranks' calls and raise at the call; the other collectives raise

@@ -1,9 +1,8 @@
 """Collectives on PyTorch tensors, on CPUs and on CUDA (:mod:`hvdlite.torch.delegate`).
 
 Every rank must make the call, with tensors of the same shape and dtype. Ranks match tensors by
-``name``, or without a name by the line of the script that makes the call. Dtypes: float16,
-bfloat16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool. Any
-strides are allowed.
+``name``, or without a name by the line of the script that makes the call. The dtypes are those of
+:mod:`hvdlite.numpy`, with PyTorch's bfloat16. Any strides are allowed.
 
 Each call waits until the work is done. A call whose name ends in ``_async`` does not wait: it
 returns a handle, for ``poll`` and ``synchronize``, or raises for a wrong argument. The script must
