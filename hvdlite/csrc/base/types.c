@@ -46,8 +46,15 @@ bool dtype_is_float(int dtype) { return class_of(dtype) == FLOAT; }
 
 bool dtype_sums_below_0(int dtype) { return !DTYPE_ROWS[dtype].has_no_sign; }
 
-bool op_takes(int op, int dtype) {
-#define ROW(OP, NAME, TAKES) [HVD_##OP] = TAKES,
-    static const enum classes TAKES[] = {OPS(ROW)};
-    return TAKES[op] & class_of(dtype);
-}
+static const struct {
+    enum classes classes;
+    bool zeros;
+} OP_ROWS[] = {
+#define ROW(OP, NAME, CLASSES, ZEROS) [HVD_##OP] = {CLASSES, ZEROS},
+    OPS(ROW)
+#undef ROW
+};
+
+bool op_takes(int op, int dtype) { return OP_ROWS[op].classes & class_of(dtype); }
+
+bool op_takes_zeros(int op) { return OP_ROWS[op].zeros; }

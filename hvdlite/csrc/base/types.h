@@ -47,14 +47,15 @@
     ROW(UINT32, "uint32", UInt32, -1, UINT32_T, INTEGER, uint32_t, int64_t, uint64_t)              \
     ROW(UINT64, "uint64", UInt64, -1, UINT64_T, INTEGER, uint64_t, uint64_t, uint64_t)
 
-/* The last column: the classes of dtypes that the op accepts. */
+/* The other columns: the classes of dtypes that the op accepts; true if zeros may replace the data
+ * of a rank that has joined. */
 #define OPS(ROW)                                                                                   \
-    ROW(SUM, "Sum", ALL)                                                                           \
-    ROW(AVERAGE, "Average", ALL)                                                                   \
-    ROW(MIN, "Min", ALL)                                                                           \
-    ROW(MAX, "Max", ALL)                                                                           \
-    ROW(PRODUCT, "Product", ALL)                                                                   \
-    ROW(ADASUM, "Adasum", FLOAT)
+    ROW(SUM, "Sum", ALL, true)                                                                     \
+    ROW(AVERAGE, "Average", ALL, true)                                                             \
+    ROW(MIN, "Min", ALL, false)                                                                    \
+    ROW(MAX, "Max", ALL, false)                                                                    \
+    ROW(PRODUCT, "Product", ALL, false)                                                            \
+    ROW(ADASUM, "Adasum", FLOAT, true)
 
 /* How the values of a float32 allreduce are encoded (kernels/codec.h). */
 #define CODECS(ROW)                                                                                \
@@ -178,5 +179,6 @@ bool dtype_sums_below_0(int dtype); /* false: the accumulator has no sign; dtype
 
 /* Returns whether the op accepts arrays of the dtype. */
 bool op_takes(int op, int dtype);
+bool op_takes_zeros(int op); /* for ranks that have joined */
 
 #endif

@@ -194,7 +194,7 @@ enum request_field request_conflict(const struct request *a, const struct reques
 
 bool request_takes_zeros(const struct request *r) {
     return r->kind == HVD_ALLREDUCE && r->rule == HVD_RULE_NONE && !r->delegated &&
-           (r->op == HVD_SUM || r->op == HVD_AVERAGE || r->op == HVD_ADASUM);
+           op_takes_zeros(r->op);
 }
 
 bool request_can_be_cut(const struct request *r) {
