@@ -9,6 +9,7 @@ prototype is written twice.
 
 import os
 import re
+import runpy
 from pathlib import Path
 from typing import Iterable, Sequence
 
@@ -16,6 +17,8 @@ from cffi import FFI
 
 # a relative path when setup.py runs this file, because setuptools requires relative paths
 CSRC = Path(__file__).parent / "csrc"
+# not imported, because an import of the package changes how this process ends
+_rows = runpy.run_path(str(CSRC.parent / "core/headers.py"))["rows"]
 # lower layers first
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
 HEADERS_OF_MPI = ("base/error.h", "base/types.h", "transport/transports.h")
@@ -36,8 +39,7 @@ def cdef(header: str) -> str:
     """
 
     def values(table: re.Match) -> str:
-        rows = header.partition(f"#define {table[1]}(ROW)")[2].partition("\n\n")[0]
-        return "".join(f"HVD_{name}," for name in re.findall(r"\bROW\((\w+)", rows))
+        return "".join(f"HVD_{name}," for name, _ in _rows(header, table[1]))
 
     parts = re.findall(r"/\* cdef begin \*/(.*?)/\* cdef end \*/", header, re.DOTALL)
     return re.sub(r"\b(\w+)\(AS_ENUM\)", values, "\n".join(parts))

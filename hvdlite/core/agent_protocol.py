@@ -13,6 +13,7 @@ import select
 from collections.abc import Sequence
 
 from hvdlite.core import member
+from hvdlite.core.headers import constant, text_of
 
 # Environment variables that hvdliterun sets for agents and for the ranks of an elastic job.
 ELASTIC = "HVDLITE_ELASTIC"  # 1: the job is elastic, so it goes on when ranks die
@@ -39,10 +40,12 @@ JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", 
 # First bytes of lines with this rank's open port, and with the ranks that this rank has given up.
 PORT, GIVEN_UP = b"@", b"~"
 # First byte of a line that names the ranks that caused this rank's failure. The C library writes
-# this line, too; csrc/shm/flight.h has the same values.
-BLAME = b"?"
+# this line, too, but agents do not load the library.
+_ERROR_H = text_of("base/error.h")
+BLAME = constant(_ERROR_H, "HVD_BLAME").strip("'").encode()
 # Causes in a BLAME line: the named ranks did not submit a tensor; the named ranks did not answer.
-STALLED, SILENT = 1, 2
+STALLED = int(constant(_ERROR_H, "HVD_BLAME_STALLED"))
+SILENT = int(constant(_ERROR_H, "HVD_BLAME_SILENT"))
 
 
 def by_an_agent() -> bool:

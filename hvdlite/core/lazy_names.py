@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping, Sequence
+
+from hvdlite.core.headers import rows, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes 2 ms
@@ -35,15 +36,8 @@ def lazy_names(
     return getattr_, lambda: sorted({*package, *module_of, *submodules})
 
 
-def _ops() -> list[str]:
-    """Read the names of the C table OPS in a header: loading the C library would take 20 ms."""
-    header = os.path.join(os.path.dirname(os.path.dirname(__file__)), "csrc", "base", "types.h")
-    with open(header, encoding="utf-8") as file:
-        rows = file.read().partition("#define OPS(ROW)")[2].partition("\n\n")[0]
-    return rows.split('"')[1::2]
-
-
-OPS = tuple(sorted(_ops()))  # the operations of reductions
+# the operations of reductions
+OPS = tuple(sorted(name for _, name in rows(text_of("base/types.h"), "OPS")))
 
 # Names that do not depend on a framework's arrays. The packages of all frameworks have these names.
 NEUTRAL = (

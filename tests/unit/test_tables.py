@@ -13,7 +13,7 @@ import pytest
 import hvdlite as hvd
 import hvdlite.numpy
 from hvdlite import cli
-from hvdlite.core import agent_protocol, reduce_ops
+from hvdlite.core import reduce_ops
 from hvdlite.core.collectives import DTYPE_CODES, DTYPES
 from hvdlite.core.lazy_names import NEUTRAL
 from hvdlite.core.native import ffi, lib
@@ -62,12 +62,6 @@ def test_every_dtype_has_a_numpy_dtype():
     assert DTYPE_CODES.items() >= {(str(dtype), code) for dtype, code in DTYPES.items()}
     for name in values("hvd_dtype"):
         assert name[len("HVD_") :].lower() in hvdlite.numpy.__doc__, name
-
-
-def test_c_and_python_use_one_format_to_report_which_rank_failed():
-    assert agent_protocol.BLAME == b"%c" % lib.HVD_BLAME
-    assert agent_protocol.STALLED == lib.HVD_BLAME_STALLED
-    assert agent_protocol.SILENT == lib.HVD_BLAME_SILENT
 
 
 def test_every_kind_of_collective_has_a_python_function():

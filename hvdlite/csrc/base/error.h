@@ -43,6 +43,14 @@ typedef struct hvd_error {
     char tensor[HVD_MAX_NAME];
     char text[1024]; /* UTF-8; a longer text is truncated */
 } hvd_error;
+
+/* The line that flight_blame (shm/flight.h) writes begins with HVD_BLAME and says how the blamed
+ * ranks caused the failure. core/agent_protocol.py reads the values here. */
+enum {
+    HVD_BLAME = '?',
+    HVD_BLAME_STALLED = 1, /* the ranks did not submit a tensor */
+    HVD_BLAME_SILENT = 2,  /* the ranks are dead or silent */
+};
 /* cdef end */
 
 /* Sets code and text, clears the other fields; returns the code. `err` may be NULL. */

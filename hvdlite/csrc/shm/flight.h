@@ -118,13 +118,6 @@ void flight_started(struct flight *f, uint64_t number, double now);
 void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
 /* cdef begin */
-/* The line that flight_blame writes begins with HVD_BLAME and says how the blamed ranks caused the
- * failure. core/agent_protocol.py has the same values, because agents do not load this library. */
-enum {
-    HVD_BLAME = '?',
-    HVD_BLAME_STALLED = 1, /* the ranks did not submit a tensor */
-    HVD_BLAME_SILENT       /* the ranks are dead or silent */
-};
 #define HVD_FAST_BATCHES 0x4000000000000000 /* the fast path's first batch number */
 /* cdef end */
 
