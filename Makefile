@@ -3,11 +3,12 @@
 #
 #   make install   makes the environment .venv, with hvdlite built in place
 #   make mnist     trains examples/mnist.py on two ranks          (RANKS=2 ARGS=...)
-#   make test      runs make install, make test-c and pytest      (ARGS=...)
+#   make test      runs make install, make test-c, make test-mpi and pytest   (ARGS=...)
 #   make test-frameworks   tests PyTorch, Keras, TensorFlow, JAX, XGBoost and LightGBM, and runs
 #                  their examples, in the environment .venv-frameworks   (ARGS=...)
 #   make test-long   like make test, but runs all of tests/parallel on 1, 2, 3 and 4 ranks
 #   make test-c    tests the C core, plain and under sanitizers, without Python, MPI and MXNet
+#   make test-mpi  tests transport_mpi.c, between three processes, without Python
 #   make test-aarch64   tests the C core for 64-bit ARM in an emulator, and links a wheel's code; needs
 #                  gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user-static   (10 minutes)
 #   make fuzz      tests damaged messages, streams and shared memory, guided by coverage, MINUTES=2
@@ -54,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # MXNet would start a thread per core in each rank.
 export OMP_NUM_THREADS ?= $(shell echo $$(($(CORES) > $(RANKS) ? $(CORES) / $(RANKS) : 1)))
 
-.PHONY: install mnist test test-frameworks frameworks-packages test-long test-c test-aarch64 c-programs fuzz soak \
+.PHONY: install mnist test test-mpi test-frameworks frameworks-packages test-long test-c test-aarch64 c-programs fuzz soak \
         peers horovod bench bench-update bench-pytorch bench-small bench-hosts bench-report \
         small-peers bench-cores test-gpu sim sim-validate wheel test-wheel docs lint format clean
 
@@ -87,10 +88,10 @@ mnist: install
 # Four tests run at a time, because many of them wait. tests/conftest.py groups the exceptions.
 PYTEST := $(BIN)/pytest -n 4 --dist loadgroup
 
-test: install test-c
+test: install test-c test-mpi
 	$(PYTEST) $(ARGS)
 
-test-long: install test-c
+test-long: install test-c test-mpi
 	HVDLITE_TEST_LONG=1 $(PYTEST) $(ARGS)
 
 # A separate environment, because the frameworks need NumPy 2, with which MXNet alone does not work.
@@ -176,6 +177,14 @@ test-c:
 	others=$$?; wait $$waiting && exit $$others
 	@printf '%s\n' $(TIMED) | $(call try_each,1)
 	@printf '%s\n' $(BY_TCP) | RANKS_BY_TCP=1 $(call try_each,$(CORES))
+
+# transport_mpi.c needs an MPI, so `make test-c` leaves it out.
+MPI_TEST := tests/c/mpi_traffic.c hvdlite/csrc/transport/transport_mpi.c
+build/c/plain/mpi_traffic: $(MPI_TEST) tests/c/traffic.h $(patsubst %,build/c/plain/%.o,$(CORE)) | $(DEPS)
+	@mpicc $(C_FLAGS) -Wno-unused-parameter -pthread -O2 $(filter-out %.h,$^) -o $@ -ldl -lm
+
+test-mpi: build/c/plain/mpi_traffic
+	mpirun -n 3 $<
 
 # The emulator runs ARM's instructions, but with this machine's order of memory accesses.
 AARCH64 := $(patsubst tests/c/%.c,build/c/aarch64/%,$(wildcard tests/c/test_*.c))

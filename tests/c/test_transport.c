@@ -7,6 +7,7 @@
 #include "random.h"
 #include "ranks.h"
 #include "shm/window.h"
+#include "traffic.h"
 
 #include <sched.h>
 
@@ -72,52 +73,8 @@ TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     sched_setaffinity(0, sizeof all, &all);
 }
 
-enum { ROUNDS = 300 };
-
-static size_t length_of(int from, int to, int round) {
-    return (size_t)(from * 31 + to * 17 + round * 7) % 97;
-}
-
-static int receive_messages(struct transport *t, int size, int *from, int wanted) {
-    for (int n = 0; n < wanted; n++) {
-        struct message m;
-        OK(transport_receive(t, &m, ERR));
-        if (!m.data) return n;
-        if (!CHECK(m.from >= 0 && m.from < size)) return wanted;
-        int round = from[m.from]++;
-        CHECK_INT(m.size, length_of(m.from, t->at.rank, round));
-        CHECK(is_mixed(m.data, m.size, seed_of(m.from, t->at.rank, round)));
-        free(m.data);
-    }
-    return wanted;
-}
-
-/* Every rank sends transfers and messages to every rank. For each pair of ranks, transfers arrive
- * in order, and messages arrive in order; the two never mix. */
 static void traffic_main(struct ranks *ranks, int rank, void *arg) {
-    struct transport *t = rank_transport(ranks, rank);
-    int from[MOST_RANKS] = {0}, heard = 0, all = ROUNDS * (ranks->size - 1);
-    for (int round = 0; round < ROUNDS; round++) {
-        struct transfer in[MOST_RANKS] = {{{0}, 0, 0}}, out[MOST_RANKS] = {{{0}, 0, 0}};
-        unsigned char got[MOST_RANKS][97], data[MOST_RANKS][97];
-        for (int p = 0; p < ranks->size; p++) {
-            if (p == rank) continue;
-            fill_mixed(data[p], length_of(rank, p, round), seed_of(rank, p, round));
-            OK(comm_irecv(&t->all, got[p], length_of(p, rank, round), p, &in[p], ERR));
-            OK(transport_send(t, p, data[p], length_of(rank, p, round), ERR));
-            OK(comm_isend(&t->all, data[p], length_of(rank, p, round), p, &out[p], ERR));
-        }
-        for (int p = ranks->size - 1; p >= 0; p--) {
-            OK(comm_wait(&t->all, &out[p], &(struct waiter){0}, ERR));
-            OK(comm_wait(&t->all, &in[p], &(struct waiter){0}, ERR));
-            CHECK(!in[p].active && !out[p].active);
-            if (p == rank) continue;
-            CHECK(is_mixed(got[p], length_of(p, rank, round), seed_of(p, rank, round)));
-        }
-        heard += receive_messages(t, ranks->size, from, all - heard);
-    }
-    while (heard < all) heard += receive_messages(t, ranks->size, from, all - heard);
-    CHECK_INT(receive_messages(t, ranks->size, from, 1), 0);
+    traffic(rank_transport(ranks, rank));
 }
 
 TEST(test_messages_and_transfers_do_not_mix) {
