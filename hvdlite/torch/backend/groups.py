@@ -14,7 +14,7 @@ from hvdlite.core import collectives, objects, topology
 from hvdlite.core.addresses import addresses_of_ranks
 from hvdlite.core.group_opening import open_among
 from hvdlite.core.module_state import ModuleState
-from hvdlite.core.native import call, lib
+from hvdlite.core.native import call, failures_kept, lib
 from hvdlite.torch.backend import compiled
 from hvdlite.torch.tensors import empty_shared
 
@@ -99,6 +99,7 @@ def _core_group(members: List[int], number: int) -> int:
     return _groups.of_core[tuple(members)]
 
 
+@failures_kept()
 def bucket(size: int, dtype: torch.dtype, seconds: float) -> torch.Tensor:
     """Return a tensor in memory that the ranks of a host share. Collective; waits for ``seconds``
     at most."""

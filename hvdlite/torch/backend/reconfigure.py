@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hvdlite import job
 from hvdlite.core import member, places, start, topology
-from hvdlite.core.native import HvdliteError
+from hvdlite.core.native import HvdliteError, failures_kept
 from hvdlite.torch.backend import compiled, groups
 from hvdlite.torch.backend.place import own_address
 
@@ -43,6 +43,7 @@ class Reconfigure:
         self._store = store
         self.handle = f"hvdlite:{rank}:{os.getpid()}:{os.urandom(8).hex()}"
 
+    @failures_kept()
     def __call__(
         self, uuid: int, handles: Collection[str], seconds: float
     ) -> Tuple[int, int, str, dist.Store]:
