@@ -3,7 +3,7 @@
 #include "requests.h"
 
 #include "negotiation/ahead.h"
-#include "negotiation/ready.h"
+#include "negotiation/fusion.h"
 #include "random.h"
 
 enum { MOST = 40 };

@@ -4,6 +4,7 @@
 #include "random.h"
 
 #include "engine/tensors.h"
+#include "negotiation/fusion.h"
 #include "negotiation/ready.h"
 #include "shm/mailbox.h"
 

@@ -2,7 +2,7 @@
  * late counterparts get. The clock is a number of the test. */
 #include "letters.h"
 
-#include "negotiation/watch.h"
+#include "negotiation/stall.h"
 
 enum { RANKS = 3, LIMIT = 60, TIMES = 5, NEVER = 0 };
 

@@ -13,10 +13,6 @@ static inline size_t length_of(int from, int to, int round) {
     return (size_t)(from * 31 + to * 17 + round * 7) % 97;
 }
 
-static inline uint64_t seed_of(int from, int to, int round) {
-    return (uint64_t)from << 20 | (uint64_t)to << 10 | (uint64_t)round;
-}
-
 static inline int receive_messages(struct transport *t, int *from, int wanted) {
     for (int n = 0; n < wanted; n++) {
         struct message m;

@@ -2,7 +2,7 @@
 #include "engine/negotiate.h"
 
 #include "engine/run_log.h"
-#include "negotiation/ready.h"
+#include "negotiation/fusion.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The failure of sends and receives that nothing matches within the limit for stalls. */
 #include "engine/p2p_state.h"
-#include "negotiation/watch.h"
+#include "negotiation/stall.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Notices ranks that send nothing, asks them, and reports what waits for them. */
 #include "engine/negotiate.h"
 
+#include "negotiation/stall.h"
 #include "transport/on_host.h"
 
 #include <stdio.h>

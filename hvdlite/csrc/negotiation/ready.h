@@ -1,8 +1,8 @@
 /* Plans the batches of the ready tensors, which every rank has submitted. For the coordinator.
  *
  * The tensors are sorted in the order in which they shall run, and cut into pieces. A large tensor
- * is cut, so that an urgent tensor waits only for a piece of the large tensor. Tensor fusion needs
- * copies to and from a buffer, but sends fewer and longer messages. */
+ * is cut, so that an urgent tensor waits only for a piece of the large tensor. Then tensor fusion
+ * (fusion.h) puts pieces of several tensors into one batch. */
 #ifndef HVDLITE_NEGOTIATION_READY_H
 #define HVDLITE_NEGOTIATION_READY_H
 
@@ -54,28 +54,5 @@ int ready_plan(const struct ready *r, size_t most, size_t longest, size_t thresh
 void ready_decided(const struct piece *piece);
 /* Drops the planned tensors that are completely decided. */
 void ready_clean(struct ready *r, const struct ready_plan *plan);
-
-/* ---- fusion: chooses which tensors one collective moves together ---- */
-
-/* Returns whether one collective may move both tensors. */
-bool fusion_fits(const struct request *a, const struct request *b);
-
-/* A tensor, or a piece of a tensor with `bytes` bytes. */
-struct fusion_item {
-    const struct request *request;
-    size_t bytes;
-    /* true: the next piece of the previous item's tensor: it must not join an open batch */
-    bool behind;
-};
-
-/* Cuts n tensors, given in the order in which they shall run, into batches; returns the number of
- * batches. batch[i] is the batch of tensor i. Batches are numbered from 0 in the order of their
- * first tensors. All tensors of a batch have the same kind, dtype, codec, op, scales, root and
- * region. A batch of several tensors has at most `threshold` bytes; threshold 0 fuses nothing. Only
- * allreduces and broadcasts are fused; Adasum is not, because its rule applies to single tensors.
- * To join a batch, a tensor may overtake other tensors. A tensor may join only the last FUSION_OPEN
- * batches that have room, which limits the search; the number is chosen, not measured. */
-enum { FUSION_OPEN = 32 };
-size_t fusion_plan(const struct fusion_item *tensors, size_t n, size_t threshold, size_t *batch);
 
 #endif

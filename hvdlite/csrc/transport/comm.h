@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "shm/helpers.h"
 #include "shm/window.h"
+#include "transport/cost.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
 

@@ -10,6 +10,7 @@
 #include "base/stats.h"
 #include "shm/life.h"
 #include "transport/comm.h"
+#include "transport/cost.h"
 #include "transport/pace.h"
 #include "transport/wait.h"
 
