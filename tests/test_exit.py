@@ -216,7 +216,7 @@ def test_if_a_rank_fails_before_init_a_late_rank_0_gets_an_error(carrier):
     job = on_carrier(carrier, 3, EXITS, "one_raises_before_init", "late", env=env)
     assert job.status != 0 and "RuntimeError: no data here" in job.output, job.output
     if carrier == "tcp":
-        assert "rank 1 has failed, and waits 6" in job.output
+        assert "rank 1 has failed; it stays 6" in job.output
         assert job.output.count("init(): rank 1's script has ended without calling init()\n") >= 1
         assert job.seconds < 60, job.output
 
