@@ -93,7 +93,7 @@ def times(ratios: Sequence[float]) -> str:
     """Return the rounds' ratios as '7.4x [7.1x, 8x]', in bold if hvdlite is slower."""
 
     def text(ratio: float) -> str:
-        short = f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
+        short = f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x" if ratio < 20 else f"{ratio:.0f}x"
         return short if ratio >= 1 else f"**{short}**"
 
     return of_rounds(ratios, text)

@@ -171,7 +171,7 @@ def test_the_benchmark_report_shows_medians_and_ratios_within_rounds(tmp_path):
     harness.put(page, report.texts(results))
     text = page.read_text()
     assert "| work | hvdlite | Horovod | UCC | Horovod, tuned / hvdlite | fastest other /" in text
-    assert "| 4 KiB | 2 | 8 | 1 | – | UCC **0.5x** [**0.3x**, 1.0x] |" in text
+    assert "| 4 KiB | 2 | 8 | 1 | – | UCC **0.50x** [**0.33x**, 1.0x] |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % [93 %, 93 %] | – | – | – |" in text
     assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
     assert "`MPI4PY_LIBMPI=.venv-intel/lib/libmpi.so.12`" in text and str(ROOT) not in text
