@@ -233,8 +233,8 @@ int hvd_wait_end(int group, double seconds);
 void hvd_group_close(int group);
 void hvd_close(void);
 
-/* Keeps a copy of the error. Appends to the text of the error: hvd_error_mark, a hash of the text as
- * eight hexadecimal digits, and "]". */
+/* Keeps a copy of the error. Appends to the text of the error: hvd_error_mark, a hash of the text
+ * as eight hexadecimal digits, and "]". */
 extern const char hvd_error_mark[];
 void hvd_keep_failure(hvd_error *err);
 /* Copies the kept error of this hash. Returns false if the error is not kept any more. */
