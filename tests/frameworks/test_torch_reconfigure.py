@@ -71,7 +71,7 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 """
 
 
-@pytest.mark.parametrize("how", ["an MPI job can't", "hvd.init() or another process group"])
+@pytest.mark.parametrize("how", ["can't leave an MPI job", "hvd.init() or another process group"])
 def test_a_rank_that_cannot_leave_its_job_gets_an_error_when_it_joins_another(how, tmp_path):
     (tmp_path / "refused.py").write_text(REFUSED)
     by_mpi = ["-m", "hvdlite.launch", "-n", "2", sys.executable] if "MPI" in how else []

@@ -40,7 +40,7 @@ def test_mismatched_sends_and_receives_are_errors_on_both_ranks(groups):
     if rank > 1 or dist.get_world_size() == 1:
         return
     kind = dist.isend if rank else dist.irecv
-    for expected, says in [(t[1:], "12 of float32"), (t.int(), "16 of int32")]:
+    for expected, says in [(t[1:], "12 bytes of float32"), (t.int(), "16 bytes of int32")]:
         text = f"rank 1 sends 16 bytes of float32, and rank 0 expects {says}"
         with pytest.raises(dist.DistBackendError, match=text):
             kind(t if rank else expected, other, groups[0]).wait()
