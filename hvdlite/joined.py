@@ -1,6 +1,6 @@
 """The job that this process has joined."""
 
-import pkgutil
+import importlib
 import threading
 import time
 from typing import Optional, Tuple
@@ -48,7 +48,8 @@ def _choose_way() -> Tuple[Bootstrap, Membership]:
     Call this after ``start.decide()``, because importing the modules for MPI initializes MPI.
     """
     assert start.is_decided()
-    bootstrap, membership = map(pkgutil.resolve_name, TRANSPORTS[start.transport()])
+    named = (text.split(":") for text in TRANSPORTS[start.transport()])
+    bootstrap, membership = (getattr(importlib.import_module(m), name) for m, name in named)
     return bootstrap(), membership()
 
 

@@ -25,7 +25,7 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
     if unnamed:
         raise ValueError(
             f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as "
-            f"{unnamed[0].removeprefix('noname.')} (number of its group, place in the group)"
+            f"{unnamed[0].replace('noname.', '', 1)} (number of its group, place in the group)"
         )
     return named
 

@@ -40,7 +40,7 @@ def check(name: str, tensor, gpu: bool = False) -> None:
             "device: move the tensor to the CPU with tensor.cpu()"
         )
     if tensor.dtype not in DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        known = ", ".join(str(dtype).replace("torch.", "") for dtype in DTYPES)
         raise ValueError(
             f"tensor '{name}': dtype {tensor.dtype} is not supported: expected one of {known}"
         )

@@ -327,3 +327,11 @@ def test_packages_import_only_lower_layers():
             if floor_of[other] >= floor_of[own]:
                 upward.add((module, other))
     assert upward == UPWARD
+
+
+# Functions that Python 3.8 lacks. No other test runs with Python 3.8.
+NEWER = "removeprefix|removesuffix|resolve_name|functools.cache|is_relative_to|math.lcm|pidfd_open"
+
+
+def test_modules_use_no_function_that_python_3_8_lacks():
+    assert wrong_in(MODULES, lambda path: re.findall(rf"\b(?:{NEWER})\b", text_of(path))) == {}
