@@ -135,7 +135,7 @@ def _may_have_others(well: bool) -> bool:
 
     Return False for a child of a rank, because ranks wait only for the rank itself.
 
-    :param well: the script has not failed.
+    :param well: True: the script has not failed.
     """
     if not start.is_decided() and start.can_decide_at_end(well) and orphan.is_outermost():
         start.decide()

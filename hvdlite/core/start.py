@@ -51,7 +51,7 @@ def is_by_mpi() -> bool:
 
 
 def has_mpi_ranks() -> bool:
-    """Return True if MPI runs with several ranks, or if :func:`is_by_mpi`."""
+    """Return True if MPI runs with several ranks, or :func:`is_by_mpi` is True."""
     return mpi.ranks() > 1 or is_by_mpi()
 
 
@@ -93,7 +93,7 @@ def without_mpi() -> Optional[Place]:
 
 
 def transport() -> str:
-    """Return this job's transport, a name of TRANSPORTS, that was or would be decided now."""
+    """Return the transport that decide() has found, or now finds: a name of TRANSPORTS."""
     return "mpi" if without_mpi() is None else member.own_environment().get(TRANSPORT) or "tcp"
 
 

@@ -55,7 +55,7 @@ class World(Protocol):
         """Return for each member of another job its rank in this job; None: it is not a member."""
 
     def ranks_in(self, comm: Any) -> Sequence[Optional[int]]:
-        """Return the rank in this job of each process of an mpi4py communicator; None: it has none.
+        """Return for each process of an mpi4py communicator its rank in this job, or None.
 
         :raises HvdliteError: this is no job over MPI.
         """
