@@ -154,7 +154,7 @@ static int post(struct fast_path *x, struct fast_place *p, enum type type, int s
 }
 
 static int damaged(const struct fast_path *x, int from, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "a message from rank %d for a round is damaged",
+    return error_set(err, HVD_INTERNAL, "a fast-path message from rank %d is damaged",
                      transport_job_rank(x->transport, from));
 }
 
@@ -254,7 +254,7 @@ int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_e
     size_t bytes = sizeof(struct head) + sums_bytes(p);
     struct tensor *none = NULL;
     char *message = bytes > p->hosts.capacity ? realloc(p->hosts.message, bytes) : p->hosts.message;
-    if (!message) return error_set(err, HVD_NO_MEMORY, "no memory for %zu bytes", bytes);
+    if (!message) return error_set(err, HVD_NO_MEMORY, "no memory to send %zu bytes", bytes);
     p->hosts.message = message;
     if (bytes > p->hosts.capacity) p->hosts.capacity = bytes;
     atomic_store(&p->state, often ? OPEN : AWAY);

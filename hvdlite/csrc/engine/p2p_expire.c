@@ -18,7 +18,7 @@ static int add_failed(struct p2p_failed **list, int peer, const char *name, hvd_
         return HVD_OK;
     }
     struct p2p_failed *made = malloc(sizeof *made + bytes);
-    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory for a message that has failed");
+    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory to fail tensor '%s' later", name);
     *made = (struct p2p_failed){.next = *list, .peer = peer, .count = 1};
     memcpy(made->name, name, bytes);
     *list = made;

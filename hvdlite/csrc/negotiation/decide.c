@@ -80,7 +80,8 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
     struct pending *p = c->waiting.first;
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
     const struct pending **oldest = waiting_of_ranks(&c->waiting);
-    if (!oldest) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", c->config.size);
+    if (!oldest)
+        return error_set(err, HVD_NO_MEMORY, "no memory to report %d ranks", c->config.size);
     /* freed at the end, because texts about other tensors may name these tensors */
     struct pending *failed = NULL;
     int code = HVD_OK;

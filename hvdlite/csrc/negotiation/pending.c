@@ -256,19 +256,18 @@ void pending_explain_last(const struct pending *p, int rank, const struct pendin
 void pending_explain_joined(const struct pending *p, hvd_error *err) {
     char joined[200], call[64] = "the first call";
     if (p->request.delegated != HVD_ASKS)
-        snprintf(call, sizeof call, "%s with op %s", kind_name(p->request.kind),
-                 op_name(p->request.op));
+        snprintf(call, sizeof call, request_reduces(&p->request) ? "%s with op %s" : "%s",
+                 kind_name(p->request.kind), op_name(p->request.op));
     ranks_text(p->submitted, false, p->size, p->job_ranks, joined, sizeof joined);
-    error_set(
-        err, HVD_MISMATCH,
-        "tensor '%s': %s already joined (no more data), and a rank that has joined takes part "
-        "only in allreduces with op Sum, Average or Adasum%s: this is %s%s",
-        p->request.name, joined, p->request.delegated ? " of tensors in the host's memory" : "",
-        call,
-        p->request.delegated ? " of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
-        : p->request.kind == HVD_ALLGATHER
-            ? ". With sparse_as_dense=True sparse gradients use an allreduce"
-            : "");
+    error_set(err, HVD_MISMATCH,
+              "tensor '%s': %s already joined (no more data). A rank that has joined takes part "
+              "only in allreduces with op Sum, Average or Adasum%s, but this is %s%s",
+              p->request.name, joined,
+              p->request.delegated ? " of tensors in the host's memory" : "", call,
+              p->request.delegated ? " of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
+              : p->request.kind == HVD_ALLGATHER
+                  ? ". With sparse_as_dense=True sparse gradients use an allreduce"
+                  : "");
 }
 
 void pending_explain_wait(const struct pending *p, size_t more, const struct pending *const *oldest,

@@ -29,7 +29,7 @@ int tree_open(struct tree *tree, int rank, int size, const int *host_of, hvd_err
     size_t n = (size_t)size;
     int *arrays = calloc(n, 6 * sizeof(int) + sizeof(bool));
     *tree = (struct tree){.rank = rank, .size = size, .parents = arrays};
-    if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
+    if (!arrays) return error_set(err, HVD_NO_MEMORY, "no memory for a tree of %d ranks", size);
     tree->children = arrays + n;
     tree->ranks = arrays + 2 * n;
     tree->at = arrays + 3 * n;

@@ -23,7 +23,7 @@ int watch_open(struct watch *w, int size, hvd_error *err) {
     w->silent = calloc(n, sizeof *w->silent);
     if (w->of && w->silent) return HVD_OK;
     watch_close(w);
-    return error_set(err, HVD_NO_MEMORY, "no memory for %d ranks", size);
+    return error_set(err, HVD_NO_MEMORY, "no memory to watch %d ranks", size);
 }
 
 void watch_close(struct watch *w) {
