@@ -43,6 +43,10 @@ class Held:
         return b""
 
 
+# raised by reading what an agent has sent, if the recorder is damaged or the agent is broken
+_DAMAGE = (ValueError, TypeError, KeyError)
+
+
 class Flights:
     """The recorders that agents have sent, and the reports about them."""
 
@@ -72,7 +76,10 @@ class Flights:
             return "--summary: no rank has called hvd.init(), or HVDLITE_FLIGHT_RECORDER is 0"
         from hvdlite.monitor import why
 
-        return why.of_snapshots(self._snapshots())
+        try:
+            return why.of_snapshots(self._snapshots())
+        except _DAMAGE as error:
+            return f"--summary: the flight recorder of a rank can't be read: {error!r}"
 
     def metrics(self) -> str:
         """Return metrics as Prometheus reads them: the steps' lost time, each rank's counters."""
@@ -95,8 +102,7 @@ class Flights:
             return None
         from hvdlite.monitor import report
 
-        # the recorder is damaged, or the agent is broken
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(OSError, *_DAMAGE):
             ranks = self._snapshots()
             troubles = [one.head["trouble"] for one in ranks if one.head["troubles"]]
             what = "failure" if any(one.head["failed"] for one in ranks) else what

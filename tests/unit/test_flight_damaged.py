@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdlite.launch.flights import Flights
 from hvdlite.monitor import memory, report, rows
 from hvdlite.monitor.memory import NoRecorder, Recorder
 
@@ -128,3 +129,10 @@ def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
 @pytest.mark.parametrize("part", [0, 1, 100, 2048, 10_000])
 def test_a_truncated_flight_recorder_is_refused(part, good, tmp_path):
     assert not read(tmp_path / "cut", good[:part])
+
+
+def test_the_launchers_summary_names_a_recorder_that_cannot_be_read():
+    flights = Flights("job")
+    flights.add(0, b'[{"head": 1}]')
+    assert "the flight recorder of a rank can't be read" in flights.summary()
+    assert flights.report("failure") is None
