@@ -94,7 +94,8 @@ def test_waiting_for_a_rank_0_that_does_not_exist_times_out(host):
 def test_the_transport_mpi_is_refused_without_mpi4py():
     (job,) = ended(1, "bits", env={"HVDLITE_TRANSPORT": "mpi"})
     assert job.status == 1 and "hvdlite needs mpi4py on an MPI library" in job.output
-    assert job.output.count("Traceback") == 2, job.output  # the cause of the ImportError, and it
+    # Python shows one traceback of the ImportError and one of its cause.
+    assert job.output.count("Traceback") == 2, job.output
 
 
 def test_a_communicator_is_refused_in_a_job_without_mpi():

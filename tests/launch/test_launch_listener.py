@@ -204,7 +204,7 @@ def test_the_agents_channel_works_with_a_descriptor_above_1023():
 
 
 def test_agents_that_are_stopped_share_one_time_limit(monkeypatch):
-    """Each stopped agent once delayed the message to the next agent by the whole limit."""
+    """Otherwise each stopped agent would delay the message to the next agent by the whole limit."""
     monkeypatch.setattr(links, "SEND_PATIENCE", 2.0)
     lost = []
     sent_to = Links(selectors.DefaultSelector(), None, lambda rank, _: lost.append(rank), None)

@@ -10,13 +10,13 @@ RANKS = 1, 2, 3, 15, 49, 98, 1000
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_equal_numbers_of_all_ranks_are_equal(ranks):
+def test_equal_step_numbers_of_all_ranks_are_accepted(ranks):
     for number in (0.0, 1.0, 48_611.0, RANGE - 1.0):
         assert are_equal(ranks * number, ranks * number**2, ranks)
 
 
 @pytest.mark.parametrize("ranks", RANKS[1:])
-def test_a_number_that_differs_on_one_rank_is_not_equal(ranks):
+def test_a_step_number_that_differs_on_one_rank_is_found(ranks):
     numbers = np.full(ranks, RANGE - 2.0)
     numbers[-1] += 1
     assert not are_equal(numbers.sum(), (numbers**2).sum(), ranks)
@@ -24,7 +24,7 @@ def test_a_number_that_differs_on_one_rank_is_not_equal(ranks):
 
 @pytest.mark.parametrize("ranks", RANKS[1:])
 @pytest.mark.parametrize("states", [np.array([41]), np.linspace(-1, 1, 64)])
-def test_states_differ_only_if_one_rank_has_other_states(states, ranks):
+def test_optimizer_states_differ_only_if_one_rank_has_other_states(states, ranks):
     of_ranks = np.array([_facts([states])] * ranks, np.float64)
     assert not _differs(of_ranks)
     of_ranks[-1] = _facts([states + 1])
