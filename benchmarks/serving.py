@@ -47,8 +47,8 @@ def llama(tokens: int, folder: str) -> Dict[str, Any]:
 
 
 def blocks(tokens: int, folder: str) -> Dict[str, Any]:
-    """Decode with compiled blocks, each token from the last output; return the last output's first
-    numbers, the number of collectives in the graph, and the tokens per second."""
+    """Decode with compiled blocks; each output is the next input. Return the first numbers of the
+    final output, the number of collectives in the graph, and the tokens per second."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F

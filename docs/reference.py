@@ -130,7 +130,7 @@ MORE = {
 
 
 def missing() -> set:
-    """Return the modules with public names that are on no page."""
+    """Return the modules that have public names, but are on no page."""
     return set(hvd._DEFINED_IN) - {f"hvdlite.{module}" for *_, some in PAGES for module in some}
 
 

@@ -1,9 +1,9 @@
-"""Describes to cffi hvdlite's extensions: the core, one for each MPI, one for JAX's collectives.
+"""Describes hvdlite's extensions to cffi: the core, one for each MPI, one for JAX's collectives.
 
 ``setup.py`` compiles the extensions.
 The core does not call MPI. The extension for an MPI contains the MPI transport and the parts of the
 core that this transport uses. The extensions for MPIs differ only in their names and in the mpi.h
-that transport_mpi.c includes. This module cuts Python's declarations out of the C headers, so no
+that transport_mpi.c includes. This module copies Python's declarations from the C headers, so no
 prototype is written twice.
 """
 

@@ -147,7 +147,7 @@ def test_a_rank_that_fails_does_not_wait_for_computing_ranks(how, code):
 
 @pytest.mark.parametrize("where, code", [("left", 3), ("stays", 3), ("waits", 1)])
 def test_a_rank_that_fails_after_the_others_left_ends_the_job(where, code):
-    """The failed rank must not wait in MPI_Finalize until the other ranks have computed."""
+    """The failed rank must not wait in MPI_Finalize until the other ranks finish computing."""
     name = "one_fails_when_others_have_left_and_compute_for_long"
     env = {"HVDLITE_EXIT_TIMEOUT_SECONDS": "1"}
     job = script(2, "exits", name, where, env=env)

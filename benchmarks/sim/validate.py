@@ -117,7 +117,7 @@ def steps() -> List[tuple]:
 
 
 def be_a_rank(folder: str, sizes: List[int]) -> None:
-    """Measure and write the calls of each size or, without sizes, the steps."""
+    """Time the calls of each size or, if there are no sizes, the steps; write the times."""
     import hvdlite as hvd
 
     hvd.init()

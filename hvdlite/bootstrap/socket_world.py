@@ -142,7 +142,7 @@ class SocketWorld(World):
             self._exchange.tell_of(error)
 
     def close_in_child(self) -> None:
-        """In a forked child: close all connections, so that they end with the parent."""
+        """In a forked child: close all connections, so that none outlives the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)
         self._close_doubles()

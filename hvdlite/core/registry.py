@@ -90,7 +90,7 @@ def _add_by_comm(own: ProcessSet, comm) -> ProcessSet:
 def _check(ranks: List[int]) -> None:
     size = topology.size()
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
-        raise ValueError(f"ProcessSet({ranks}): expected different ranks from 0 to {size - 1}")
+        raise ValueError(f"ProcessSet({ranks}): expected distinct ranks, each from 0 to {size - 1}")
     for known in _sets.registered.values():
         if known.ranks == ranks:
             raise ValueError(f"there is a process set of ranks {ranks} already: {known}")

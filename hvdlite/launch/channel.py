@@ -130,7 +130,7 @@ class Channel:
         return False
 
     def has_more(self) -> bool:
-        """Return True if data, or the end of the stream, has arrived and is not received yet."""
+        """Return True if data, or the end of the stream, waits to be received."""
         looked = select.poll()  # select() fails for descriptors from 1024 on
         looked.register(self.sock, select.POLLIN)
         return bool(looked.poll(0))

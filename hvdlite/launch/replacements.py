@@ -18,7 +18,7 @@ from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
 
 ATTEMPTS = 3  # after this many replacements in a row that died before joining, start no more
-# seconds before an unreachable host is tried again: the first time, the longest
+# seconds before an unreachable host is tried again: the first wait, the longest wait
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
 # seconds of silence after which a host counts as lost, if other ranks count its rank as dead; two
 # probes, because a host with too much work answered one of them late

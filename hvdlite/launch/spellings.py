@@ -127,7 +127,7 @@ def _with_two(option: str) -> str:
 
 
 def add(parser: cli.Parser) -> None:
-    """Add the options of other launchers to the parser with hvdliterun's own options."""
+    """Add other launchers' options to the parser, which already has hvdliterun's own options."""
 
     def more(*names: str, **keywords) -> None:
         parser.add_argument(*names, help=argparse.SUPPRESS, **keywords)

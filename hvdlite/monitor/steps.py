@@ -18,9 +18,9 @@ class Step(NamedTuple):
     moving: float  # seconds in which data of tensors moves
     queued: float  # seconds in which decided tensors wait for the links
     waiting: float  # seconds in which tensors wait until other ranks submit them
-    hidden: float  # the part of moving in which the rank computes, before its last submission
-    exposed: float  # the part of moving and queued in which the rank does not compute
-    lost: float  # the part of waiting in which the rank does not compute
+    hidden: float  # the part of `moving` in which the rank computes, before its last submission
+    exposed: float  # the part of `moving` and `queued` in which the rank does not compute
+    lost: float  # the part of `waiting` in which the rank does not compute
     noted: Dict[str, float]  # seconds of local work by name, if the framework reports them
 
     @property

@@ -28,9 +28,9 @@ def fact(param) -> str:
 
 
 class Compared:
-    """Parameters whose facts the ranks have compared.
+    """Parameters whose properties the ranks have compared.
 
-    :param labels: for each index of a parameter, a number that is equal on all ranks.
+    :param labels: for each parameter's index, a number that is equal on all ranks.
     :ivar trained: index of each parameter with a gradient -> True if the gradient is sparse.
     """
 

@@ -46,7 +46,9 @@ def by_key(key, value) -> Dict[object, List[mx.nd.NDArray]]:
 def _arrays_of(key, value) -> List[mx.nd.NDArray]:
     arrays = list(value) if isinstance(value, (list, tuple)) else [value]
     if not isinstance(key, (str, numbers.Integral)) or not arrays:
-        raise HvdliteValueError(f"key {key!r}: expected an int or a string, and at least one array")
+        raise HvdliteValueError(
+            f"key {key!r}: expected an int or a string as key, and at least one array"
+        )
     for array in arrays:
         if not isinstance(array, mx.nd.NDArray):
             found = type(array).__name__

@@ -79,7 +79,7 @@ def _as_store(kvstore, registry):
 
 
 def _check_known(name: str, registry) -> None:
-    """Raise for a name for which MXNet creates an unintended store, or raises an obscure error."""
+    """Refuse a name that makes MXNet create an unintended store or raise an obscure error."""
     if name in registry or name in _LOCAL:
         return
     if name not in (*_SYNCHRONOUS, *_ASYNCHRONOUS):

@@ -111,11 +111,12 @@ TEST(test_a_wrong_parameter_is_refused) {
     OK(codec_check((struct codec){HVD_CODEC_NONE, 0}, "w", 10, ERR));
     static const double THRESHOLDS[] = {0, -0.5, NAN, INFINITY, 1e39, 1e-60};
     for (int i = 0; i < 6; i++)
-        check_refused((struct codec){HVD_CODEC_2BIT, THRESHOLDS[i]}, "threshold of 2bit");
-    check_refused((struct codec){HVD_CODEC_1BIT, NAN}, "threshold of 1bit");
-    check_refused((struct codec){HVD_CODEC_TOPK, 0}, "ratio of topk is 0");
-    check_refused((struct codec){HVD_CODEC_TOPK, 1.5}, "ratio of topk is 1.5");
-    check_refused((struct codec){HVD_CODEC_TOPK, NAN}, "ratio of topk");
+        check_refused((struct codec){HVD_CODEC_2BIT, THRESHOLDS[i]},
+                      "threshold of compression '2bit'");
+    check_refused((struct codec){HVD_CODEC_1BIT, NAN}, "threshold of compression '1bit'");
+    check_refused((struct codec){HVD_CODEC_TOPK, 0}, "ratio of compression 'topk' is 0");
+    check_refused((struct codec){HVD_CODEC_TOPK, 1.5}, "ratio of compression 'topk' is 1.5");
+    check_refused((struct codec){HVD_CODEC_TOPK, NAN}, "ratio of compression 'topk'");
     check_refused((struct codec){HVD_CODECS, 0}, "unknown codec");
     check_refused((struct codec){-1, 0}, "unknown codec");
     FAILS(codec_check(TOPK, "w", (size_t)1 << 32, ERR), HVD_UNSUPPORTED);

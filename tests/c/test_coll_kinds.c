@@ -3,7 +3,8 @@
  * hosts. */
 #include "coll_case.h"
 
-/* The number of rows is odd and no multiple of 3, so each scaling meets each shape of run_kind. */
+/* run_kind cycles through 2 and through 3 shapes of tensors, and in parallel through these rows.
+ * The number of rows is odd and no multiple of 3, so every scaling runs with every shape. */
 static const struct scaling SCALINGS[] = {
     OPS(UNSCALED){HVD_SUM, 0.5, 1}, {HVD_AVERAGE, 0.5, 4}, {HVD_MAX, 2, -0.5}, {HVD_MIN, 2, -0.5},
     {HVD_PRODUCT, 2, 0.25},         {HVD_SUM, 2, 0.25},    {HVD_AVERAGE, 1, 2}};

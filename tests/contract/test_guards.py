@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", kinds)
 
 
 def guarded(kind, every: int) -> tuple:
-    """Return parameters whose gradients are ones, and a guard of these parameters."""
+    """Return parameters whose gradients are all 1, and a Guard that checks these parameters."""
     params = kind((3,), (2, 5))
     params.backward([1, 1])
     return params, params.hvd.Guard(params.given, every=every)

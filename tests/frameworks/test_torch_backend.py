@@ -88,7 +88,7 @@ if __name__ == "__main__":
 
 
 def test_children_that_a_rank_forks_use_gloo_itself(tmp_path):
-    """hvdlite can't be used in a forked child; Gloo can, and the program named Gloo."""
+    """Gloo, unlike hvdlite, works in a forked child, and the program has asked for Gloo."""
     (tmp_path / "forks.py").write_text(FORKS)
     line = "python", str(tmp_path / "forks.py"), str(tmp_path)
     ended = started_by(*line, **WITHOUT_MPI, HVDLITE_AS_GLOO="1")

@@ -120,7 +120,7 @@ def test_a_wrong_or_existing_process_set_is_refused(size, rank):
         hvd.add_process_set(range(size))
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False  # this set is not registered
     for ranks in ([], [0, 0], [-1], [99]):
-        with pytest.raises(ValueError, match="expected different ranks from 0 to"):
+        with pytest.raises(ValueError, match="expected distinct ranks, each from 0 to"):
             hvd.add_process_set(ranks)
     if size == 1:
         return

@@ -85,7 +85,7 @@ for comm in (None, [0], (0,), range(1), MPI.COMM_SELF):
 def test_init_accepts_right_and_refuses_wrong_communicators():
     texts, *others = run(PRELUDE + COMMUNICATORS).splitlines()
     for comm in ("[1]", "[0, 0]", "[]", "[-1]"):
-        assert f"init({comm}): expected different ranks from 0 to 0" in texts
+        assert f"init({comm}): expected distinct ranks, each from 0 to 0" in texts
     assert "this process (rank 0) is not in the communicator" in texts
     assert others == ["False", *["1 3.0"] * 5]
 

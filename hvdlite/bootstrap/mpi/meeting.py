@@ -11,7 +11,7 @@ from hvdlite.core import mpi
 # after SOON_SECONDS; in a larger job rank 0 after SOON_SECONDS and all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64  # chosen; with more ranks, messages from all to all would delay the start
-ANSWER_SECONDS = 2.0  # seconds in which the reports arrive, even on a busy host; chosen
+ANSWER_SECONDS = 2.0  # seconds allowed for the reports, even on a busy host; not measured
 
 
 def is_alone(comm: Any) -> bool:
@@ -47,7 +47,7 @@ def meet(ranks_or_comm: Any, patience: float) -> MPIWorld:
 def _create_comm(ranks: List[int]) -> Any:
     own, size = mpi.rank(), mpi.ranks()
     if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < size for r in ranks):
-        raise ValueError(f"init({ranks}): expected different ranks from 0 to {size - 1}")
+        raise ValueError(f"init({ranks}): expected distinct ranks, each from 0 to {size - 1}")
     if own not in ranks:
         raise ValueError(f"init({ranks}): this process is rank {own}, which the list leaves out")
     return mpi.Communicator().create_among(ranks)

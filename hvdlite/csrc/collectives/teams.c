@@ -15,7 +15,7 @@
 enum {
     MOST_RANKS_UNMEASURED = 8, /* with up to so many ranks the start measures nothing */
     MOST_TEAMS = 8,
-    SUMS = 5, /* measured sums of each size and number of teams; the fastest counts */
+    SUMS = 5, /* timed sums per message size and team count; the fastest is used */
     /* Minimum bytes of a sum in teams, if HVDLITE_TEAM_RANKS sets the size of a team. For smaller
      * sums, teams save less traffic than their additional wait costs. */
     FROM_IF_WANTED = 4 << 10,

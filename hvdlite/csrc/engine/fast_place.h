@@ -14,7 +14,7 @@ enum state { AWAY, OPEN, BUSY };
 struct window_place {
     size_t at, room;  /* offset in the window; bytes reserved per input, 0: none */
     bool uneven;      /* an alltoall for which a rank has chosen its splits */
-    int64_t out_rows; /* if uneven: number of rows that this rank gets with its published splits */
+    int64_t out_rows; /* if uneven: rows that this rank receives; published with its splits */
 };
 
 struct host_place {

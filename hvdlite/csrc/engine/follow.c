@@ -123,9 +123,9 @@ static bool lists_this_rank(const struct negotiation *n, const struct wire_item 
 }
 
 static int set_contradiction(const char *name, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL,
-                     "the coordinator's decision on tensor '%s' does not fit this rank's tensor",
-                     name);
+    return error_set(
+        err, HVD_INTERNAL,
+        "tensor '%s': the coordinator's decision does not fit what this rank submitted", name);
 }
 
 /* Notes whether the callers on all ranks wait for the tensor. */

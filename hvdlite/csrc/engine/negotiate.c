@@ -85,7 +85,8 @@ static int coordinate_item(struct negotiation *n, int from, const struct wire_it
     case WIRE_ASK: return silence_answer(n, from, err);
     case WIRE_ALIVE: return HVD_OK;
     default:
-        return error_set(err, HVD_INTERNAL, "rank %d sent the coordinator an item of type %d", from,
+        return error_set(err, HVD_INTERNAL,
+                         "rank %d sent the coordinator an item of unknown type %d", from,
                          item->type);
     }
 }

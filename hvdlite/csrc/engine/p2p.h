@@ -42,8 +42,9 @@ struct p2p {
     hvd_error why;
     atomic_size_t count; /* number of tensors that are submitted and not finished */
     /* Only the stepping thread uses the following fields. */
-    /* unmatched sends; unmatched receives; matched receives whose data this rank reads itself;
-     * matched receives that wait for data or for the answer after the last read */
+    /* Four lists: unmatched sends; unmatched receives; matched receives whose data this rank reads
+     * from the sender's memory; matched receives that wait for data, or that have read all data and
+     * wait for the sender's answer. */
     struct tensor_list sends, receives, reading, arriving;
     /* offers that no receive has matched, the oldest first */
     struct p2p_offer *offers;

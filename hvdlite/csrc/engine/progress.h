@@ -28,7 +28,8 @@ void progress_open(struct progress *p, progress_step *step, void *engine);
 void progress_close(struct progress *p);
 
 /* ---- the engine's thread ---- */
-/* Locks `stepping` and steps; then unlock `stepping`. Fails if a step by a caller has failed. */
+/* Locks `stepping` and steps; the caller of this function unlocks `stepping`. Fails if a step by a
+ * thread of the user has failed. */
 int progress_take(struct progress *p, bool *progress, hvd_error *err);
 /* Returns true if a caller has just stepped: callers then often step again soon. */
 bool progress_was_driven(struct progress *p);

@@ -43,8 +43,8 @@ static int check_update(const struct tensor *tensor, hvd_error *err) {
     for (int i = 0; i < update_states(u->rule); i++) complete &= u->states[i] != NULL;
     return complete ? HVD_OK
                     : error_set(err, HVD_INVALID,
-                                "tensor '%s': an update by %s needs an output that is the input, "
-                                "and the addresses of the weights and of %d states",
+                                "tensor '%s': an update by %s is done in place: pass the input as "
+                                "the output, and the addresses of the weights and of %d states",
                                 tensor->request.name, rule_name(u->rule), update_states(u->rule));
 }
 

@@ -23,17 +23,20 @@ int codec_check(struct codec c, const char *name, size_t n, hvd_error *err) {
     if (c.kind < 0 || c.kind >= HVD_CODECS)
         return error_set(err, HVD_INVALID, "tensor '%s': unknown codec %d", name, c.kind);
     if (c.kind == HVD_CODEC_2BIT && !(x > 0 && (float)x > 0 && isfinite((float)x)))
+        return error_set(err, HVD_INVALID,
+                         "tensor '%s': the threshold of compression '2bit' is %g: expected a "
+                         "finite float32 above 0",
+                         name, x);
+    if (c.kind == HVD_CODEC_1BIT && !isfinite((float)x))
         return error_set(
             err, HVD_INVALID,
-            "tensor '%s': the threshold of 2bit is %g: expected a finite float32 above 0", name, x);
-    if (c.kind == HVD_CODEC_1BIT && !isfinite((float)x))
-        return error_set(err, HVD_INVALID,
-                         "tensor '%s': the threshold of 1bit is %g: expected a finite number", name,
-                         x);
+            "tensor '%s': the threshold of compression '1bit' is %g: expected a finite number",
+            name, x);
     if (c.kind == HVD_CODEC_TOPK && !(x > 0 && x <= 1))
-        return error_set(err, HVD_INVALID,
-                         "tensor '%s': the ratio of topk is %g: expected above 0 and at most 1",
-                         name, x);
+        return error_set(
+            err, HVD_INVALID,
+            "tensor '%s': the ratio of compression 'topk' is %g: expected above 0 and at most 1",
+            name, x);
     if (c.kind == HVD_CODEC_TOPK && n > UINT32_MAX)
         return error_set(err, HVD_UNSUPPORTED,
                          "tensor '%s' has %zu values: expected fewer than 2^32 for topk", name, n);

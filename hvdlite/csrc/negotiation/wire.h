@@ -49,8 +49,8 @@ enum wire_type {
 /* One item, encoded or decoded. Fields that the type does not use are ignored. */
 struct wire_item {
     enum wire_type type;
-    struct request request; /* REQUEST; TENSOR, FAIL: only the name, which is "" if `id` is used */
-    uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: no RESEND) */
+    struct request request; /* REQUEST: whole; TENSOR, FAIL: only the name, or "" if `id` is used */
+    uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: unasked) */
     bool whole;             /* TENSOR: includes the whole request, for ranks that have joined */
     bool direct;            /* TENSOR: the tensor has the same offset in a region on every rank */
     bool cut;               /* TENSOR: the batch contains only the tensor's bytes [begin, end) */

@@ -60,7 +60,7 @@ static struct process *lowest_ended(const struct life *l) {
 }
 
 /* Reports all processes that have ended, the lowest rank first. So if several ranks die within the
- * delay, the errors of all ranks of the host name the same dead rank, in whatever order the ranks
+ * delay, the errors on all the host's ranks blame the same dead rank, in whatever order the ranks
  * notice the deaths. */
 static bool report_ended(void *arg, int file) {
     const struct process *first = arg;

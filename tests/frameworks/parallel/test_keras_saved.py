@@ -1,4 +1,4 @@
-"""Keras models that were saved, loaded or copied train on like the original, or raise."""
+"""Saved, loaded or copied Keras models continue training like the original model, or raise."""
 
 import contextlib
 import copy
