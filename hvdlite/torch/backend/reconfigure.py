@@ -87,7 +87,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
 def _check_not_by_mpi() -> None:
     if start.has_mpi_ranks():
         raise HvdliteError(
-            "reconfigure needs ranks that can leave their job, but ranks of an MPI job can't: "
+            "reconfigure needs ranks that can leave their job, but ranks can't leave an MPI job: "
             f"start the ranks with torchrun, or with {member.TRANSPORT}=tcp"
         )
 
