@@ -29,10 +29,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     several processes must make the call; a second call in the same thread does nothing.
 
     A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
-    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set. After
-    ``hvdlite.init()`` that would be too late: then set both in the environment.
+    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set. If
+    ``hvdlite.init()`` runs before, set both in the environment.
 
-    :param comm: as for ``hvdlite.init``, like ``process_sets`` and the errors.
+    :param comm: as for ``hvdlite.init``; so are ``process_sets`` and the errors.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.

@@ -161,7 +161,7 @@ FLIGHT_TEST(test_a_stall_is_written_to_the_pipe_of_the_agent_after_the_pipe_was_
     close(ends[1]);
 }
 
-TEST(test_calls_without_a_recorder_do_nothing) {
+TEST(test_calls_of_the_flight_recorder_do_nothing_without_a_recorder) {
     struct request r = request_of("x", 1);
     flight_note(NULL, "update", 1, 2);
     CHECK_INT(flight_add(NULL, &r, 1, 0, 0), 0);

@@ -95,7 +95,7 @@ TEST(test_tensors_of_some_kinds_are_not_fused) {
 
 /* Random tensors: batches are full, of one kind, and numbered in the order of their first
  * tensors. */
-TEST(test_random_tensors_give_full_batches_of_one_kind) {
+TEST(test_random_tensors_fuse_into_full_batches_of_one_kind) {
     uint64_t random = 4;
     for (int round = 0; round < 2000; round++) {
         struct request r[MOST];
@@ -202,8 +202,7 @@ TEST(test_the_limit_follows_the_measured_rate) {
     ahead_finished(&p, now); /* no batch is under way */
 }
 
-/* The next batch is decided shortly before the present batch ends. */
-TEST(test_the_next_piece_is_decided_late) {
+TEST(test_the_next_batch_is_decided_shortly_before_the_present_one_ends) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
     CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is unknown */

@@ -119,7 +119,7 @@ static void open_helpers(void) {
 
 static void close_helpers(void) { CHECK_INT(started, can_start); }
 
-TEST(test_each_part_is_done_once) {
+TEST(test_each_part_of_shared_work_runs_exactly_once) {
     /* for 2 to 5 threads: the most interruptions that take only seconds */
     static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* if helpers sleep; if they spin */
     for (int threads = 2; threads <= TASKS_MOST; threads++) {

@@ -109,7 +109,7 @@ static void note_time(void *arg, int rank) {
 
 /* A process may end during the delay of another process. Its last messages still need the whole
  * delay. */
-TEST(test_each_death_is_reported_after_the_delay) {
+TEST(test_each_death_of_a_process_is_reported_after_the_delay) {
     static const double DELAY = 20e-3;
     struct times times = {.of = {0}};
     double killed[2];

@@ -173,7 +173,7 @@ TEST(test_each_late_send_or_receive_fails_and_the_next_one_matches) {
     }
 }
 
-TEST(test_after_a_failed_receive_from_any_rank_a_late_send_matches_the_next_receive) {
+TEST(test_a_late_send_matches_the_next_receive_after_a_receive_from_any_rank_failed) {
     struct job j;
     OWN(note_free) struct note first, next, sent;
     job_begin(&j, false);

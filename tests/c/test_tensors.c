@@ -152,7 +152,7 @@ TABLE_TEST(test_a_name_is_refused_while_its_tensor_fails_for_lack_of_memory) {
     tensors_close(t, &(hvd_error){.code = HVD_TRANSPORT, .text = "down"});
 }
 
-TABLE_TEST(test_closing_the_table_fails_queued_tensors) {
+TABLE_TEST(test_queued_tensors_fail_when_the_tensor_table_closes) {
     struct result results[3] = {{0}};
     for (int i = 0; i < 2; i++) add_failed(t, 7, &results[i]);
     add(t, 7, &results[2], HVD_OK);

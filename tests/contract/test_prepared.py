@@ -157,7 +157,7 @@ def test_a_repeated_call_notices_that_its_process_set_was_removed(lib, rank, siz
             form(lib.make(np.ones(3)), name="set", op=hvd.Sum, process_set=some)
 
 
-def test_a_prepared_call_writes_into_out(rank, size):
+def test_a_prepared_call_fills_its_output_array(rank, size):
     """The output may overlap the input, even on only one rank."""
     n = size * (size - 1) // 2
     for i in range(2 * COMES):

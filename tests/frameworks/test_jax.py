@@ -148,7 +148,7 @@ def test_the_launcher_restarts_a_job_and_the_job_resumes_from_its_file(tmp_path)
     assert job.output.count("BEGUN AT ") == 2 and "BEGUN AT 0" not in job.output, job.output
 
 
-def test_the_error_of_elastic_training_names_the_option_restarts():
+def test_the_error_of_elastic_training_names_the_option_dash_dash_restarts():
     code = "import hvdlite.jax as hvd\ntry: hvd.elastic\nexcept AttributeError as e: print(e)"
     assert "start it by `hvdliterun --restarts N`" in alone(code)
 

@@ -41,7 +41,7 @@ def test_failure_of_finds_only_the_last_1024_errors():
     assert all(failure_of(RuntimeError(text)) for text in texts)
 
 
-def test_an_error_with_a_long_text_keeps_its_hash():
+def test_truncating_a_long_error_text_keeps_the_hash_at_its_end():
     text = kept("é" * 511)
     assert text.startswith("éé") and str(failure_of(RuntimeError(text))) == "é" * 511
 

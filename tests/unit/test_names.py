@@ -72,7 +72,7 @@ def test_a_tensor_gets_a_name_after_the_working_folder_was_removed(tmp_path, mon
     assert names["name"] == "allreduce.<string>:1#0"
 
 
-def test_two_owners_of_one_kind_get_different_names():
+def test_two_optimizers_of_one_kind_get_different_names():
     first, second, other = owner_name("critic"), owner_name("critic"), owner_name("generator")
     assert (first, second, other) == ("critic0", "critic1", "generator0")
 

@@ -144,7 +144,7 @@ def test_memory_and_threads_on_another_numa_node_are_reported(host, threads, mem
         ("4", LITTLE, f"its threads run on NUMA node 1, and {HALF}"),
     ],
 )
-def test_for_a_new_process_the_nodes_of_its_allowed_cores_are_reported(host, allowed, memory, says):
+def test_a_new_process_reports_the_numa_nodes_of_its_allowed_cores(host, allowed, memory, says):
     host(2, 4)
     process(4711, [(5, 0), (0, 1)], memory, allowed)
     assert nodes.misplaced(4711, has_just_started=True) == says

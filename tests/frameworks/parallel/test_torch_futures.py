@@ -81,7 +81,7 @@ def test_a_monitored_barrier_with_a_time_out_of_0_ends_immediately(groups, sever
             groups[0].monitored_barrier(NONE)
 
 
-def test_a_callback_raises_the_timeout_of_the_future_that_it_waits_for(groups, several, short):
+def test_a_callback_gets_the_timeout_error_of_the_future_that_it_waits_for(groups, several, short):
     for _ in range(3):
         if dist.get_rank() == 0:
             late = start(short, torch.ones(3)).get_future()
