@@ -44,14 +44,14 @@ class StateCheck:
         crc = zlib.crc32("\n".join(by_kind).encode()) % RANGE
         first, self._is_first = self._is_first and skips, False
         with np.errstate(all="ignore"):  # weights may be infinite
-            mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first], np.float64)
+            mine = np.array([*sums, *sums**2, *norms, crc, crc**2, first, 1], np.float64)
 
         def compare(totals) -> List[np.int32]:
-            size, (total, squares, norms) = self._set.size(), totals[:-3].reshape(3, -1)
-            differ = differing(total, squares, norms, size)
+            total, squares, norms = totals[:-4].reshape(3, -1)
+            differ = differing(total, squares, norms, totals[-1])
             wrong = [f"{by_kind[i]} with digest {sums[i]:.9g}" for i in np.flatnonzero(differ)]
-            same_kinds = are_equal(totals[-3], totals[-2], size)
-            if not same_kinds or (wrong and not totals[-1] > 0):
+            same_kinds = are_equal(totals[-4], totals[-3], totals[-1])
+            if not same_kinds or (wrong and not totals[-2] > 0):
                 lines = wrong if same_kinds else by_kind
                 agree("the optimizer's states", lines, process_set=self._set, remedy=self._remedy)
             return [np.int32(0)]
@@ -59,11 +59,12 @@ class StateCheck:
         return sum_over_ranks(self._name, mine, self._set).then(compare)
 
 
-def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: int) -> np.ndarray:
+def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: float) -> np.ndarray:
     """Return for each kind whether two of the ranks' values differ by more than the tolerance.
 
     :param sums: for each kind, the sum of the ranks' values; ``squares``: of the values' squares.
     :param norms: for each kind, the sum of the ranks' norms; the tolerance is relative to a norm.
+    :param ranks: the number of ranks that have not joined.
     """
     with np.errstate(all="ignore"):  # weights may be infinite
         variance = squares / ranks - (sums / ranks) ** 2

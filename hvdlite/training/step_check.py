@@ -70,12 +70,12 @@ class StepCheck:
         optimizer = "\n".join([self._optimizer, *lines])
         numbers = [zlib.crc32(optimizer.encode()) % RANGE, iteration % RANGE]
         first, self._is_first = self._is_first, False
-        mine = np.array([*numbers, *(each**2 for each in numbers), first], np.float64)
+        mine = np.array([*numbers, *(each**2 for each in numbers), first, 1], np.float64)
 
         def compare(totals) -> List[np.int32]:
-            size, any_first = self._set.size(), totals[4] > 0
-            same_step = any_first or are_equal(totals[1], totals[3], size)
-            if not (same_step and are_equal(totals[0], totals[2], size)):
+            ranks, any_first = totals[5], totals[4] > 0  # not the ranks that have joined
+            same_step = any_first or are_equal(totals[1], totals[3], ranks)
+            if not (same_step and are_equal(totals[0], totals[2], ranks)):
                 head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
                 full, shown = [*head, *lines], [*head, *texts]
                 agree(self._what, full, shown, process_set=self._set, remedy=self._remedy)
@@ -84,10 +84,10 @@ class StepCheck:
         return sum_over_ranks(f"{self._name}, step", mine, self._set).then(compare)
 
 
-def are_equal(total: float, squares: float, ranks: int) -> bool:
+def are_equal(total: float, squares: float, ranks: float) -> bool:
     """Return True if the ranks' whole numbers with this sum and sum of squares are all equal."""
     # in whole numbers, because averages of floats are inexact: 49 * (1 / 49) is less than 1
-    return int(total) ** 2 == ranks * int(squares)
+    return int(total) ** 2 == int(ranks) * int(squares)
 
 
 def sum_over_ranks(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:

@@ -102,6 +102,17 @@ def test_tensorflows_distributed_optimizer_takes_keras_optimizers(rank, size):
     assert hvd_keras.rank() == rank and hvd_keras.callbacks
 
 
+def test_tensorflow_trains_on_after_a_rank_has_joined(rank, size):
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+    w = tf.Variable([0.0])
+    has_fewer_batches = rank == 0 and size > 1
+    for _ in range(2 if has_fewer_batches else 4):
+        optimizer.apply_gradients([(tf.constant([float(rank)]), w)])
+    hvd.join()
+    of_all, of_the_others = (size - 1) / 2, size / 2 if size > 1 else 0
+    assert float(w[0]) == -2 * (of_all if has_fewer_batches else of_all + of_the_others)
+
+
 def test_wrong_arguments_of_tensorflow_optimizers_are_refused():
     with pytest.raises(ValueError, match="expected a plain tf.GradientTape"):
         hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
