@@ -92,25 +92,26 @@ def _leave_at_end(failed: Optional[script_end.Failure]) -> bool:
 def at_exit() -> None:
     """Leave or end the job, because the script has ended. The interpreter calls this at exit."""
     failed = script_end.failure()
-    until = time.monotonic() + EXIT_PATIENCE_SECONDS
     # Report now, before other ranks fail because of this rank: sys.excepthook did not report a
     # SystemExit, nor any exception if the user has replaced the hook.
     if failed:
         agent_protocol.report_raised()
+    until = time.monotonic() + EXIT_PATIENCE_SECONDS
     if not _may_have_others(failed is None):
         return
     try:
-        membership().give_up(failed.error if failed else None)
+        members = membership()
     except ImportError:  # there is no mpi4py, or no C library for its MPI, so no rank can join
         return
+    members.give_up(failed.error if failed else None)
     code = failed.code if failed else 1
-    of_job = (membership().is_elastic(), is_initialized(), jobs.has_joined)
+    of_job = (members.is_elastic(), is_initialized(), jobs.has_joined)
     step, clean = ending.first(bool(failed), *of_job, bootstrap().has_others()), True
     if step == ending.GO_ALONE:
         script_end.flush()
         os._exit(code)
     elif step == ending.LEAVE:
-        clean = _leave_at_end(failed) or membership().is_elastic()
+        clean = _leave_at_end(failed) or members.is_elastic()
         if clean:
             frameworks.after_exit()
     elif step == ending.END_THOSE_IN_INIT:

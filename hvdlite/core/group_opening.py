@@ -60,7 +60,8 @@ def _meet(ranks: List[int], name: str) -> None:
                 call.finish()
             except HvdliteError as failure:
                 if not error:
-                    lost[:] = other + 1, 0 if failure.kind == RANK_LEFT else 1 + step
+                    late = 1 + (step and failure.kind == STALLED)
+                    lost[:] = other + 1, 0 if failure.kind == RANK_LEFT else late
                     error = failure
         names = [f"{name}.{other}.lost{step}" for other in others]
         calls = [  # start_all does not wait until the others receive the message

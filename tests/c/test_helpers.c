@@ -60,6 +60,7 @@ TEST(test_one_engine_at_a_time_has_helpers) {
 static bool uses_helpers(size_t bytes) {
     struct helpers *h = helpers_new(2, 0, 0);
     helpers_measure(h);
+    CHECK_INT(helpers_begin(h, 4096), 1); /* too few bytes for helpers */
     int parts = helpers_begin(h, bytes);
     helpers_end(h, parts);
     helpers_free(h);

@@ -89,7 +89,6 @@ static void complete(struct operation *op) {
 }
 
 static void note_error(struct operation *op, const hvd_error *error) {
-
     hvd_error *no_memory = &op->lib->no_memory; /* shared by all operations, so never changed */
     mutex_lock(&op->lib->reporting);
     if (!op->error) op->error = calloc(1, sizeof *op->error);

@@ -45,7 +45,7 @@ inline std::exception_ptr failure(const std::string &text) {
 }
 
 // Returns the exception for an error of the core. The exception has only the error's text: Python's
-// failure_of() finds the error by the number in this text.
+// failure_of() finds the error by the mark in this text.
 inline std::exception_ptr failure(hvd_error &err) {
     process.core.hvd_keep_failure(&err);
     return failure(std::string("hvdlite: ") + err.text);
