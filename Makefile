@@ -77,7 +77,7 @@ $(DEPS): requirements.txt $(wildcard constraints/*.txt)
 	touch $@
 
 $(EXT): $(DEPS) setup.py pyproject.toml hvdlite/_build.py hvdlite/csrc/flags.txt \
-        $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch])
+        $(wildcard hvdlite/core/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/jax/*.[ch] hvdlite/jax/*.txt)
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
@@ -230,7 +230,7 @@ soak: install
 include benchmarks/benchmarks.mk
 
 # ------------------------------------------------------------------------------------ package
-PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.[ch] hvdlite/jax/*.[ch] hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/csrc/flags.txt)
+PACKAGE := $(wildcard hvdlite_autoload.py hvdlite/*.py hvdlite/*/*.py hvdlite/*/*/*.py hvdlite/*/*/*.cpp hvdlite/*/*/*.h hvdlite/core/*.[ch] hvdlite/jax/*.[ch] hvdlite/jax/*.txt hvdlite/csrc/*.[ch] hvdlite/csrc/*/*.[ch] hvdlite/csrc/flags.txt)
 
 wheel: build/.wheel
 build/.wheel: tools/wheel.sh setup.py pyproject.toml constraints/mpi.txt README.md $(PACKAGE)

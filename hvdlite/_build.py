@@ -22,7 +22,7 @@ _rows = runpy.run_path(str(CSRC.parent / "core/headers.py"))["rows"]
 # lower layers first
 HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
 HEADERS_OF_MPI = ("base/error.h", "base/types.h", "transport/transports.h")
-HEADERS_OF_JAX = ("functions.h", "../jax/clique.h")
+HEADERS_OF_JAX = ("functions.h", "../jax/library.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
@@ -45,12 +45,12 @@ def cdef(header: str) -> str:
     return re.sub(r"\b(\w+)\(AS_ENUM\)", values, "\n".join(parts))
 
 
-def _extension(name: str, headers: Sequence[str], files: Iterable[Path]) -> FFI:
+def _extension(name: str, headers: Sequence[str], files: Iterable[Path], code: str = "") -> FFI:
     ffi = FFI()
     ffi.cdef("\n".join(cdef((CSRC / header).read_text()) for header in headers))
     ffi.set_source(
         f"hvdlite._hvdlite_{name}",
-        "\n".join(f'#include "{header}"' for header in headers),
+        "\n".join([*(f'#include "{header}"' for header in headers), code]),
         sources=sorted(map(str, files)),
         depends=sorted(map(str, CSRC.rglob("*.h"))),
         include_dirs=[str(CSRC)],
@@ -84,6 +84,17 @@ def mpich() -> FFI:
 
 
 def jax() -> FFI:
-    """Return the extension for JAX: jaxlib loads it as an MPI library, Python as a module."""
+    """Return the extension for JAX: jaxlib loads it as an MPI library, Python as a module.
+
+    jaxlib needs all names of mpi_names.txt. The definitions in library.c replace these weak ones.
+    """
     folder = CSRC.parent / "jax"
-    return _extension("jax", HEADERS_OF_JAX, [folder / "library.c", folder / "clique.c"])
+    forms = {  # constants are in capitals
+        True: "UNUSED const intptr_t {} = 0;",
+        False: "UNUSED int {}(void) {{ return hvdlite_unused_function(); }}",
+    }
+    code = ['#define UNUSED __attribute__((weak, visibility("default")))']
+    for name in (folder / "mpi_names.txt").read_text().split():
+        full = f"MPIABI_{name}".replace("MPIABI_MPIX_", "MPIXABI_")
+        code.append(forms[name.isupper()].format(full))
+    return _extension("jax", HEADERS_OF_JAX, [folder / "library.c"], "\n".join(code))

@@ -1,13 +1,67 @@
 /* The part of MPI that XLA's CPU collectives call, implemented with hvdlite's core.
  *
  * Every jaxlib contains MPItrampoline. MPItrampoline loads this library, if MPITRAMPOLINE_LIB has
- * its path, and looks up all names of mpi_abi.h. This library starts no ranks: Python passes the
- * functions of the loaded core (hvdlite_jax_begin). XLA passes counts as int. */
-#include "clique.h"
+ * its path, and looks up all names of mpi_names.txt; _build.py defines the names that this file
+ * does not define. This library starts no ranks: Python passes the functions of the loaded core
+ * (hvdlite_jax_begin). XLA calls from several threads, but makes the calls for one clique one after
+ * another. XLA passes counts as int. */
+#include "library.h"
 
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define API __attribute__((visibility("default")))
+
+/* A plan of the core, for a collective or message that has run before. */
+struct plan {
+    hvd_handle *handle; /* NULL: no plan */
+    int64_t like[6];    /* kind, dtype, op, root and dimensions */
+};
+/* Limit on the plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but
+ * few enough to bound the memory of programs that use new shapes again and again. */
+enum { PLANS = 256 };
+
+struct clique {
+    atomic_int group; /* the clique's group in the core; < 0: none yet */
+    int rank, size;
+    int color;                  /* color of the clique's split */
+    char name[CLIQUE_NAME + 1]; /* prefix of the tensors' names: "jax.0,1,2" */
+    int steps;                  /* how many steps of the present all_to_all have been called */
+    struct plan plans[PLANS], send;
+    bool sends;    /* a message of a ppermute is under way, by the plan `send` */
+    struct noted { /* the receive of a ppermute; bytes < 0: none */
+        void *out;
+        int64_t bytes;
+        int from;
+    } noted;
+    int *members; /* ranks in the job */
+    /* by rank of the clique: addresses of an exchange's parts from that rank and for that rank */
+    void **parts_from;
+    const void *parts_for[];
+};
+
+/* Global, because MPI's functions have no argument for it. calls.c has its own copy of the core's
+ * functions: calls.c is another library, compiled later, and must not rely on this struct. */
+static struct jax {
+    struct core core;
+    /* the announced clique; NULL: none is announced, or XLA has made the clique's communicator */
+    struct clique *_Atomic next;
+    struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
+} jax = {.world = {.group = -1}};
+
+/* Text of this thread's last failure, for Error_string. */
+static _Thread_local char failure[1024];
+
+__attribute__((format(printf, 1, 2))) static int refuse(const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    vsnprintf(failure, sizeof failure, format, values);
+    va_end(values);
+    return 1;
+}
 
 /* ---- the names that MPItrampoline looks up ---- */
 /* MPItrampoline's handles are integers as wide as a pointer. Here most handles are pointers. */
@@ -35,28 +89,15 @@ CONSTANT(SUM, 1 + HVD_SUM)
 CONSTANT(PROD, 1 + HVD_PRODUCT)
 CONSTANT(MIN, 1 + HVD_MIN)
 CONSTANT(MAX, 1 + HVD_MAX)
-CONSTANT(UNDEFINED, -32766)
-CONSTANT(THREAD_FUNNELED, 1)
-CONSTANT(THREAD_MULTIPLE, 3)
 API const int mpiwrapper_version_major = 2, mpiwrapper_version_minor = 11,
               mpiwrapper_version_patch = 0;
 API const int mpiabi_version_major = 2, mpiabi_version_minor = 10, mpiabi_version_patch = 0;
 API void mpiwrapper_export_fortran_constants_(void) {}
 
-static const intptr_t unused_constant = 0;
-static int unused_function(void) {
-    return clique_refuse("hvdlite.jax: this jaxlib calls a function of MPI that hvdlite does not "
-                         "provide: use a jaxlib that docs/jax.md lists");
+int hvdlite_unused_function(void) {
+    return refuse("hvdlite.jax: this jaxlib calls a function of MPI that hvdlite does not "
+                  "provide: use a jaxlib that docs/jax.md lists");
 }
-#define UNUSED_CONSTANT(name)                                                                      \
-    extern API const intptr_t MPIABI_##name __attribute__((alias("unused_constant")));
-#define UNUSED_FUNCTION(name) API int MPIABI_##name(void) __attribute__((alias("unused_function")));
-#define UNUSED_X_FUNCTION(name)                                                                    \
-    API int MPIXABI_##name(void) __attribute__((alias("unused_function")));
-#include "mpi_abi.h"
-MPI_CONSTANTS(UNUSED_CONSTANT)
-MPI_FUNCTIONS(UNUSED_FUNCTION)
-MPIX_FUNCTIONS(UNUSED_X_FUNCTION)
 
 void hvdlite_jax_begin(core_finder *find, int rank, int size) {
     jax.core = core_found(find), jax.world.rank = rank, jax.world.size = size;
@@ -66,12 +107,12 @@ void hvdlite_jax_begin(core_finder *find, int rank, int size) {
 API struct clique *const MPIABI_COMM_WORLD = &jax.world;
 
 API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided) {
-    *provided = (int)MPIABI_THREAD_MULTIPLE;
+    *provided = required;
     if (jax.world.size) return 0;
-    return clique_refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
+    return refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
-API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may open groups */
+API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* XLA may split in any thread */
 API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
 API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
 
@@ -79,9 +120,8 @@ struct clique *hvdlite_jax_announce(const char *name, const int *members, int si
                                     int color) {
     struct clique *c = calloc(1, sizeof *c + (size_t)size * (2 * sizeof(void *) + sizeof(int)));
     if (!c) return NULL;
-    c->parts_from = c->lists;
-    c->parts_for = (const void **)c->lists + size;
-    c->members = (int *)(c->lists + 2 * size);
+    c->parts_from = (void **)c->parts_for + size;
+    c->members = (int *)(c->parts_from + size);
     c->rank = key, c->size = size, c->color = color, c->noted.bytes = -1;
     c->group = -1;
     snprintf(c->name, sizeof c->name, "%s", name);
@@ -101,20 +141,65 @@ API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique 
 }
 API int MPIABI_Comm_free(struct clique **c) { return *c = NULL, 0; } /* cliques end with the job */
 API int MPIABI_Error_string(int code, char *text, int *length) {
-    *length = snprintf(text, sizeof clique_failure, "%s", code ? clique_failure : "no error");
+    *length = snprintf(text, sizeof failure, "%s", code ? failure : "no error");
     return 0;
+}
+
+/* ---- running ---- */
+static const double NO_LIMIT = 1e9; /* seconds; if a rank dies, the core ends each wait */
+
+static int fail(hvd_error *err) {
+    jax.core.hvd_keep_failure(err);
+    return refuse("%s", err->text);
+}
+
+/* Returns the handle of plan `p`, after a plan for this tensor has replaced any other plan. NULL:
+ * failure. */
+static hvd_handle *handle_of(struct clique *c, struct plan *p, hvd_tensor t) {
+    const int64_t like[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
+    if (p->handle && !memcmp(p->like, like, sizeof like)) return p->handle;
+    char name[HVD_MAX_NAME];
+    hvd_error err;
+    /* one name for all collectives of a clique: ranks that disagree get an error immediately */
+    t.name = c->name, t.group = c->group, t.waited = 1;
+    if (t.kind == HVD_SEND || t.kind == HVD_RECV) {
+        t.name = name, t.group = 0, t.root = c->members[t.root];
+        const bool sends = t.kind == HVD_SEND;
+        snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : t.root,
+                 sends ? t.root : jax.world.rank);
+    }
+    hvd_handle *handle = jax.core.hvd_plan(&t, &err);
+    if (!handle) return fail(&err), NULL;
+    if (p->handle) jax.core.hvd_drop(p->handle);
+    memcpy(p->like, like, sizeof like);
+    return p->handle = handle;
+}
+
+/* Waits for the end. Returns 0, or 1 after a failure. */
+static int end(hvd_handle *started) {
+    hvd_error err;
+    while (!jax.core.hvd_finish(started, NO_LIMIT, &err)) continue;
+    return err.code && fail(&err);
+}
+
+/* Runs a collective, or receives a message from `root`, a rank of the clique. */
+static int run(struct clique *c, const hvd_tensor *t) {
+    const uint64_t hash = (uint64_t)(t->dims[t->ndim - 1] + 31 * t->root + 7 * t->kind);
+    hvd_handle *handle = handle_of(c, &c->plans[hash % PLANS], *t);
+    if (!handle) return 1;
+    return !jax.core.hvd_run(handle, t->in, t->out, NO_LIMIT) && end(handle);
 }
 
 /* ---- collectives ---- */
 /* Returns the bytes of `count` elements that a clique is to move; < 0: failure. */
 static int64_t bytes_of(const struct clique *c, int count, const struct type *type) {
     if (c->group < 0 && c->size > 1)
-        return -clique_refuse("hvdlite.jax: a program has a collective among processes that were "
-                              "not announced (%s): the program was compiled or loaded before "
-                              "hvd.init(), or in a way that this version of hvdlite does not know",
-                              c->name);
-    if (!type) return -clique_refuse("hvdlite.jax: XLA uses a type that hvdlite does not know");
-    if (count < 0) return -clique_refuse("hvdlite.jax: a collective of %d elements", count);
+        return -refuse("hvdlite.jax: a program has a collective among processes that were "
+                       "not announced (%s): the program was compiled or loaded before "
+                       "hvd.init(), or in a way that this version of hvdlite does not know",
+                       c->name);
+    if (!type) return -refuse("hvdlite.jax: XLA uses a type that hvdlite does not know");
+    if (count < 0) return -refuse("hvdlite.jax: a collective of %d elements", count);
     return (int64_t)count * type->bytes;
 }
 
@@ -132,15 +217,15 @@ static int reduce(int kind, const void *in, void *out, int count, const struct t
     const int64_t bytes = bytes_of(c, count, type);
     if (bytes <= 0) return bytes < 0;
     if (!op || (type->parts > 1 && op != MPIABI_SUM))
-        return clique_refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
-                             "for this type: complex numbers can be summed only");
+        return refuse("hvdlite.jax: XLA reduces by an operation that hvdlite does not know "
+                      "for this type: complex numbers can be summed only");
     if (!in) in = out; /* MPI_IN_PLACE */
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
     const int64_t own = (int64_t)count * type->parts;
     const int64_t n = kind == HVD_REDUCESCATTER ? own * c->size : own;
     hvd_tensor t = tensor_of(kind, type->dtype, 1, &n, in, out, own);
     t.op = (int)op - 1;
-    return clique_run(c, &t);
+    return run(c, &t);
 }
 
 API int MPIABI_Allreduce(const void *in, void *out, int count, const struct type *type, intptr_t op,
@@ -152,7 +237,7 @@ API int MPIABI_Reduce_scatter(const void *in, void *out, const int counts[],
                               const struct type *type, intptr_t op, struct clique *c) {
     for (int i = 1; i < c->size; i++)
         if (counts[i] != counts[0])
-            return clique_refuse("hvdlite.jax: can't reduce-scatter into unequal parts");
+            return refuse("hvdlite.jax: can't reduce-scatter into unequal parts");
     return reduce(HVD_REDUCESCATTER, in, out, counts[0], type, op, c);
 }
 
@@ -162,7 +247,7 @@ API int MPIABI_Allgather(const void *in, int count, const struct type *type, voi
     if (bytes <= 0) return bytes < 0;
     if (c->size == 1) return memmove(out, in, (size_t)bytes), 0;
     hvd_tensor t = tensor_of(HVD_ALLGATHER, HVD_UINT8, 2, (int64_t[]){1, bytes}, in, out, c->size);
-    return clique_run(c, &t);
+    return run(c, &t);
 }
 
 /* Exchanges parts of equal size with all other ranks.
@@ -174,7 +259,7 @@ static int exchange(int dtype, int64_t part, struct clique *c) {
     hvd_tensor t =
         tensor_of(HVD_ALLTOALL, dtype, 2, (int64_t[]){n, part}, c->parts_for, c->parts_from, n);
     t.listed = 1;
-    return clique_run(c, &t);
+    return run(c, &t);
 }
 
 /* XLA's all_to_all calls Sendrecv with the next and the previous rank, then with the ranks at
@@ -188,22 +273,21 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
     const int n = c->size, step = (to - c->rank + n) % n;
     if (step == 1) c->steps = 0;
     if (step != ++c->steps || (from + step) % n != c->rank || count != out_count)
-        return clique_refuse("hvdlite.jax: this jaxlib does not send an all-to-all in the order "
-                             "that hvdlite knows: docs/jax.md lists the versions tested");
+        return refuse("hvdlite.jax: this jaxlib does not send an all-to-all in the order "
+                      "that hvdlite knows: docs/jax.md lists the versions tested");
     c->parts_for[to] = in;
     c->parts_from[from] = out;
     return step == n - 1 && exchange(HVD_UINT8, part, c);
 }
 
 /* ---- between two ranks ---- */
-/* XLA's ppermute calls Irecv if this rank receives, and Isend if it sends; then it waits. A receive
- * is only noted, until the wait. If both ranks of a clique of two send at most HVD_FAST_BYTES, they
- * use one alltoall instead of two messages: each rank knows that the other rank sends, too. Up to
- * this size the core's fast path runs the alltoall. The alltoall and two messages have not been
- * measured in one run. */
-/* The request of a receive is its clique's address plus RECEIVE. Other requests are messages. NULL:
- * a request that has ended. */
-enum { RECEIVE = 1 };
+/* XLA's ppermute calls Irecv if this rank receives, then Isend if this rank sends, then Wait for
+ * each request. Irecv only notes the receive; Wait carries the receive out. If both ranks of a
+ * clique of two send at most HVD_FAST_BYTES, Isend exchanges the data by one alltoall instead of
+ * two messages, because the core's fast path runs such an alltoall. The alltoall and two messages
+ * have not been measured in one run. */
+/* A request is its clique's address plus one of these numbers. */
+enum { RECEIVE, SEND };
 
 API int MPIABI_Irecv(void *out, int count, const struct type *type, int from, int tag,
                      struct clique *c, char **request) {
@@ -213,31 +297,40 @@ API int MPIABI_Irecv(void *out, int count, const struct type *type, int from, in
 }
 
 API int MPIABI_Isend(const void *in, int count, const struct type *type, int to, int tag,
-                     struct clique *c, struct plan **request) {
+                     struct clique *c, char **request) {
     const int64_t bytes = bytes_of(c, count, type);
     if (bytes < 0) return 1;
+    *request = (char *)c + SEND;
     if (c->size == 2 && bytes <= HVD_FAST_BYTES && bytes == c->noted.bytes) {
         c->noted.bytes = -1;
         c->parts_for[to] = in, c->parts_from[to] = c->noted.out;
-        return *request = NULL, exchange(HVD_INT8, bytes, c);
+        return exchange(HVD_INT8, bytes, c);
     }
+    if (c->sends) return refuse("hvdlite.jax: too many messages at once");
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;
-    *request = clique_start(c, &t, -1);
-    if (!*request) c->noted.bytes = -1, clique_settle(c);
-    return !*request;
+    c->sends = handle_of(c, &c->send, t);
+    if (!c->sends) return c->noted.bytes = -1, 1;
+    return jax.core.hvd_run(c->send.handle, in, NULL, -1), 0;
 }
 
 API int MPIABI_Wait(char **request, void *status) {
-    if ((uintptr_t)*request % 2 != RECEIVE) return *request && clique_end((struct plan *)*request);
-    struct clique *c = (struct clique *)(*request - RECEIVE);
+    const uintptr_t kind = (uintptr_t)*request % 2;
+    struct clique *c = (struct clique *)(*request - kind);
+    if (kind == SEND) {
+        const bool sends = c->sends; /* false: Isend has exchanged the data */
+        c->sends = false;
+        return sends && end(c->send.handle);
+    }
     const struct noted noted = c->noted;
     c->noted.bytes = -1;
     if (noted.bytes < 0) return 0; /* Isend has received it */
     hvd_tensor t =
         tensor_of(HVD_RECV, HVD_UINT8, 1, &noted.bytes, noted.out, noted.out, noted.bytes);
     t.root = noted.from;
-    if (!clique_run(c, &t)) return 0;
-    clique_settle(c); /* because XLA does not wait for the send, but frees its memory */
+    if (!run(c, &t)) return 0;
+    /* wait for the send, because XLA does not wait for it, but frees its memory */
+    while (c->sends && !jax.core.hvd_finish(c->send.handle, NO_LIMIT, NULL)) continue;
+    c->sends = false;
     return 1;
 }
