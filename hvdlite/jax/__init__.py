@@ -14,7 +14,7 @@ _DEFINED_IN = {
         "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters", "reducescatter",
     ),
     "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
-    "hvdlite.jax.start": ("init", "shutdown"),  # replace hvdlite's own
+    "hvdlite.jax.start": ("init", "shutdown"),  # not the functions of hvdlite
     "hvdlite.numpy": ("join",),
 }  # fmt: skip
 

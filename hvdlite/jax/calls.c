@@ -70,8 +70,8 @@ static void *complete_future(void *call) {
 }
 
 /* ---- starting ---- */
-/* The attributes of a call, which calls.py gets as text: arrays with their type and size, and a
- * string. XLA sorts attributes by name. */
+/* The attributes that calls.py gives to a call: arrays with their type and size, and a string. XLA
+ * sorts attributes by name. */
 /* clang-format off */
 #define ATTRIBUTES(ROW) \
     ROW(carriers, int32_t, S32, count) ROW(group, int32_t, S32, 1) ROW(kind, int32_t, S32, 1) \
@@ -82,11 +82,7 @@ struct attributes { ATTRIBUTES(MEMBER) };
 #define TEXT(name, type, ...) #type " " #name "; "
 /* clang-format on */
 
-/* Gets the core's functions. Returns ATTRIBUTES as text. */
-API const char *hvdlite_jax_call_begin(core_finder *find) {
-    core = core_found(find);
-    return ATTRIBUTES(TEXT);
-}
+API void hvdlite_jax_call_begin(core_finder *find) { core = core_found(find); }
 
 /* Returns the values of attribute `i`. NULL: this attribute has another name, type or size. */
 static const void *values_of(const XLA_FFI_Attrs *attrs, int64_t i, const char *name,
@@ -137,7 +133,7 @@ static XLA_FFI_Error *tell_version(void *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata)
         return tell_version(frame->extension_start);
-    /* XLA may pass more operands, only so that the call runs after them */
+    /* XLA computes further operands before the call, which does not read them */
     const int64_t count = frame->rets.size;
     struct attributes a;
     if (!read_attributes(&a, &frame->attrs, count))
@@ -147,7 +143,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return new_error(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    /* plans all before the first starts: a group with a part of its tensors would wait forever */
+    /* plans all before the first starts: tensors of a grouped call wait for each other */
     while (c->count < count &&
            (c->handles[c->count] = plan_tensor(frame, &a, c->count, &c->failed)))
         c->count++;

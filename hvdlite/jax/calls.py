@@ -5,7 +5,7 @@ import functools
 import os
 import shlex
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import jax
 import jaxlib
@@ -89,16 +89,12 @@ def build() -> Path:
 
 
 @functools.lru_cache(maxsize=None)
-def _register() -> Dict[str, np.dtype]:
-    """Register the C part with XLA; return the dtypes of the call's attributes but the name."""
+def _register() -> None:
+    """Register the C part with XLA."""
     library = ctypes.CDLL(str(build()))
-    begin = library.hvdlite_jax_call_begin
-    begin.restype = ctypes.c_char_p
-    rows = begin(ctypes.c_void_p(int(ffi.cast("uintptr_t", core_function)))).decode().split(";")
+    library.hvdlite_jax_call_begin(ctypes.c_void_p(int(ffi.cast("uintptr_t", core_function))))
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.hvdlite_jax_call), platform="cpu")
     numbering.install()
-    types = {name: kind for kind, name in map(str.split, rows[:-1])}  # "int32_t group"
-    return {k: np.dtype(t.replace("_t", "")) for k, t in types.items() if k != "name"}
 
 
 def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
@@ -107,18 +103,20 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     :param after: arrays that XLA must compute before the collective begins.
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
+    _register()
     carriers = [carried(array.dtype, c) for array in arrays]
-    values: Dict[str, Any] = {
-        "group": group_of(c.process_set), "kind": c.kind, "op": c.op, "root": c.root,
+    numbers = {
+        "group": [group_of(c.process_set)], "kind": [c.kind], "op": [c.op], "root": [c.root],
         "carriers": [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers],
-        "parts": [parts for _, parts in carriers], "scales": c.scales,
+        "parts": [parts for _, parts in carriers],
     }  # fmt: skip
-    attributes = {k: np.array(values[k], t, ndmin=1) for k, t in _register().items()}
+    attributes = {name: np.array(values, "int32") for name, values in numbers.items()}
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]
     # "broadcast_all" puts the batch in the first dimension, where other collectives have rows.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
-    return call(*arrays, *after, name=c.name + numbering.FIRST, **attributes)
+    name, scales = c.name + numbering.FIRST, np.array(c.scales)
+    return call(*arrays, *after, name=name, scales=scales, **attributes)
 
 
 if __name__ == "__main__":

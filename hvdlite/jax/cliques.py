@@ -13,8 +13,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import jax
 import numpy as np
@@ -26,7 +25,7 @@ from hvdlite.core.group_opening import open_among
 from hvdlite.jax import replica_groups
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
-# finds the group and name of each such call in a program's text
+# finds the group and the name of each custom call of hvdlite in a program's text
 _CALL = re.compile(
     rf'custom_call_target="{TARGET}".*?\bgroup = (\S+).*?\bname = "((?:[^"\\]|\\.)*)"'
 )
@@ -37,13 +36,11 @@ core_function = ffi.callback(
 )
 
 
-@dataclass(eq=False)
-class _Clique:
+class _Clique(NamedTuple):
     """A communicator of XLA."""
 
     address: Any  # its `struct clique *`
-    ranks: List[int]  # in the order of the devices
-    failure: Optional[str] = None  # why its group can't be opened; "": it is open; None: untried
+    ranks: Tuple[int, ...]  # in the order of the devices
 
 
 class _Program(NamedTuple):
@@ -58,8 +55,8 @@ class Cliques:
     """The communicators of this process, and the threads that use them.
 
     Each communicator, and each name of hvd's collectives, belongs to one thread (docs/jax.md,
-    "Threads"). ``jit`` skips Python and this check for programs of several processes that ran in
-    the same context before. So each thread has its own context.
+    "Threads"). If a program of several processes has run before in the same context of JAX, ``jit``
+    runs it without Python, so without this check. Therefore each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """
@@ -71,7 +68,7 @@ class Cliques:
         self._programs: Dict[int, _Program] = {}  # by id(), which a later executable may reuse
         # the only thread that may run programs with this communicator or call
         self._threads: Dict[Any, threading.Thread] = {}
-        self._device: Any = None  # of the last program that calls hvd's collectives
+        self._device: Any = None  # the device of the last program with collectives of hvd
         self._open_among = functools.lru_cache(maxsize=None)(_open_among)
         self._lock = threading.RLock()
         self._warming = threading.local()
@@ -173,22 +170,17 @@ class Cliques:
                 f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
                 "expect: call hvd.init() before JAX's first computation"
             ) from problem
-        return self._known.setdefault(key, _Clique(address, ranks))
+        return self._known.setdefault(key, _Clique(address, tuple(ranks)))
 
     def _open(self, clique: _Clique) -> None:
         """Open the communicator's group, unless it is open. Collective over its ranks.
 
         :raises jax.errors.JaxRuntimeError: a rank did not make this call in time, or has ended.
         """
-        if clique.failure is None:
-            try:
-                group = self._open_among(tuple(clique.ranks), self._patience)
-                lib.hvdlite_jax_open(clique.address, group)
-                clique.failure = ""
-            except Exception as error:
-                clique.failure = f"hvdlite.jax: {error}"
-        if clique.failure:
-            raise jax.errors.JaxRuntimeError(clique.failure)
+        group, failure = self._open_among(clique.ranks, self._patience)
+        if failure:
+            raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {failure}")
+        lib.hvdlite_jax_open(clique.address, group)
 
     def _check_thread(self, program: _Program) -> None:
         """Raise RuntimeError if another thread uses the program's communicators or names."""
@@ -228,26 +220,27 @@ class Cliques:
         jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
 
 
-def _open_among(members: Tuple[int, ...], patience: float) -> int:
-    """Open a group of these ranks, in this order; only they call this. Return its number in C.
+def _open_among(members: Tuple[int, ...], patience: float) -> Tuple[int, str]:
+    """Open a group of these ranks, in this order; only these ranks make the call.
 
     :param patience: seconds that a rank waits for the others.
-    :raises RuntimeError: a rank did not arrive; all ranks that arrived raise this.
-    :raises hvdlite.HvdliteError: the job has failed.
+    :return: the group's number in C, and ""; or -1, and why the group can't be opened.
     """
-    ranks = list(members)
-    if ranks == list(range(topology.size())):
-        return 0
+    ranks, size = list(members), topology.size()
+    if ranks == list(range(size)):
+        return 0, ""
     try:
         verdict = _reach_verdict(ranks, patience)
-    except jax.errors.JaxRuntimeError:
-        # raises hvdlite's error if a rank's end has ended the service
-        native.call(native.lib.hvd_check)
-        raise
-    if not verdict.isdecimal():
-        raise RuntimeError(verdict)
-    # a high number, because hvdlite.torch counts from 0; SocketWorld needs number * size as an int
-    return open_among(ranks, (1 << 29) // topology.size() + int(verdict))
+        if not verdict.isdecimal():
+            return -1, verdict
+        # high, because hvdlite.torch counts from 0; SocketWorld needs number * size as an int
+        return open_among(ranks, (1 << 29) // size + int(verdict)), ""
+    except Exception as error:
+        try:
+            native.call(native.lib.hvd_check)
+        except native.HvdliteError as cause:  # a rank's end has also ended JAX's service
+            return -1, str(cause)
+        return -1, str(error)
 
 
 def _reach_verdict(ranks: List[int], patience: float) -> str:

@@ -46,7 +46,7 @@ def _text(op: Any, attribute: str) -> str:
 
 
 def _callee(op: Any) -> Tuple[str, str]:
-    """Return the attribute that names the function which the operation calls, and its name."""
+    """Return the operation's attribute that names a called function, and the function's name."""
     return next(((each, _text(op, each)) for each in _CALLEES if each in op.attributes), ("", ""))
 
 
@@ -67,7 +67,7 @@ class _Numbering:
         originals = [f for f in self._functions if f != "main" and self._function_has_calls(f)]
         if self._function_has_calls("main"):
             self._number_all(self._functions["main"].regions, ChainMap())
-            for name in originals:  # only copies are called now
+            for name in originals:  # main now calls only copies
                 self._symbols.erase(self._functions[name])
 
     def _search_function(self, name: str) -> bool:
@@ -94,7 +94,7 @@ class _Numbering:
             elif op.name in _BRANCHES:
                 last: Dict[Tuple[str, str], int] = {}
                 for region in op.regions:
-                    branch = numbers.new_child()  # a view, so that a branch costs no copy
+                    branch = numbers.new_child()  # not a copy, which would take long
                     self._number_all([region], branch)
                     last.update({k: max(n, last.get(k, 0)) for k, n in branch.maps[0].items()})
                 numbers.update(last)

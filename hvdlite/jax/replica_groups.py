@@ -22,7 +22,7 @@ _MESH = re.compile(
     r"\((?:([\d,]+)|\[([\d,]+)\](?:T\(([\d,]+)\))?)\))? ?\{([^}]*)\}"
 )
 _SHAPE = re.compile(r"\b(pred|bf16|[a-z]\d+)\[([\d,]*)\]")
-# limit on the elements of a reduction and on the bytes of another collective, an int in XLA
+# limit on a reduction's elements, and on the bytes of other collectives: XLA passes an int
 _MOST = (1 << 31) - 1
 
 

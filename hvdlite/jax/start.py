@@ -16,7 +16,7 @@ from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
 
 _LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
-_PATIENCE = "60"  # seconds; JAX ends a process whose peer has been silent for 100
+_PATIENCE = "60"  # seconds; JAX ends all processes if one has been silent for 100
 _TESTED = "JAX 0.7.2 to 0.12.0"
 _kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
 
@@ -29,8 +29,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     several processes must make the call; a second call in the same thread does nothing.
 
     A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
-    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if they are not set. If
-    ``hvdlite.init()`` runs before, set both in the environment.
+    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if the environment does not set them.
+    After ``hvdlite.init()`` this has no effect.
 
     :param comm: as for ``hvdlite.init``; so are ``process_sets`` and the errors.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
