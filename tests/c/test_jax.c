@@ -134,7 +134,7 @@ TEST(test_a_failed_receive_waits_for_the_send) {
 }
 
 TEST(test_a_clique_keeps_a_limited_number_of_plans) {
-    static char in[4 * PLANS], out[8 * PLANS];
+    static char in[8 * PLANS], out[8 * PLANS];
     struct clique *c = opened();
     for (int i = 100; i < 4 * PLANS; i++)
         CHECK_INT(MPIABI_Reduce_scatter(in, out, (const int[]){i, i}, MPIABI_BYTE, MPIABI_SUM, c),
