@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -18,6 +19,9 @@ from hvdlite.torch.tensors import DTYPES
 _LOOK = 0.1  # seconds between two checks that the job has not failed
 _ASK = 1.0  # seconds between two looks into the store
 _FOUND = 2  # seconds to wait for hvdlite to find a dead rank, or for a thread to end
+# Seconds for the group's first call, in which NCCL connects all GPUs. Chosen, not measured: with a
+# shorter time, a large job that starts slowly would go through the host.
+FIRST_CALL_SECONDS = 120.0
 _FAILURE = "hvdlite.failure"  # key of the store
 
 
@@ -55,8 +59,8 @@ class Mover:
         """Sum a number over the ranks; return the text of the group's error, or "".
 
         NCCL makes its communicator in the first call, and may refuse GPUs that hvdlite accepts. If
-        another rank is dead, or NCCL fails on another rank, the call may block for ever, and no
-        abort ends it. So a separate thread makes the call.
+        another rank is dead, NCCL fails on another rank, or a firewall drops NCCL's messages, the
+        call may block for ever, and no abort ends it. So a separate thread makes the call.
 
         :raises hvdlite.HvdliteError: the job has failed.
         """
@@ -65,7 +69,7 @@ class Mover:
         move = Move("the first tensor", lib.HVD_ALLREDUCE, None, one, one, members, self._ready())
         _started(self._call, [move])
         try:
-            self.finish(move)
+            self.finish(move, FIRST_CALL_SECONDS)
         except Exception as error:
             call(lib.hvd_check)
             return str(error)
@@ -150,7 +154,7 @@ class Mover:
         for move in batch:
             move.ended = ended
 
-    def finish(self, move: Move) -> torch.Tensor:
+    def finish(self, move: Move, limit: float = math.inf) -> torch.Tensor:
         """Wait until the group has moved the data; return the result, or raise the error."""
         began = looked = time.monotonic()
         while not (move.has_ended() or self.failed):
@@ -161,6 +165,11 @@ class Mover:
             if now - looked > _LOOK:
                 looked = now
                 self.check()
+            if now - began > limit:
+                raise TimeoutError(
+                    f"its first call has not ended after {limit:.0f} s; NCCL_DEBUG=INFO shows what "
+                    "it waits for, NCCL_SOCKET_IFNAME chooses its network interface"
+                )
         if move.error or self.failed:
             raise move.error or self.failed  # type: ignore[misc]
         assert move.out is not None
