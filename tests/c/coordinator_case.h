@@ -20,8 +20,9 @@ struct decision {
 
 struct scene {
     struct coordinator *c;
-    int size;   /* number of ranks */
-    double now; /* seconds */
+    int size;     /* number of ranks */
+    double now;   /* seconds */
+    bool *silent; /* by rank: true if the rank does not answer */
     /* ['a']: the last id of the tensor whose name begins with a; ['A']: the id before that; ['!']:
      * an id that the coordinator has never given */
     uint64_t ids[128];
@@ -36,11 +37,13 @@ static inline void scene_open(struct scene *s, struct coordinator_config config)
     s->size = config.size;
     s->ids['!'] = 12345;
     s->c = coordinator_new(&config);
-    REQUIRE(s->c != NULL);
+    s->silent = calloc((size_t)s->size, sizeof *s->silent);
+    REQUIRE(s->c && s->silent);
 }
 
 static inline void scene_close(struct scene *s) {
     coordinator_free(s->c);
+    free(s->silent);
     wire_free(&s->out);
 }
 
@@ -71,7 +74,7 @@ static inline int decide(struct scene *s, double now) {
     s->n = 0;
     for (int i = 0; i < 128; i++)
         if (i != '!' && s->ids[i] > s->newest) s->newest = s->ids[i];
-    OK(coordinator_decide(s->c, now, &s->out, ERR));
+    OK(coordinator_decide(s->c, now, s->silent, &s->out, ERR));
     if (!s->out.size) return 0;
     OK(wire_open(&r, s->out.data, s->out.size, ERR));
     while (s->n < MOST_DECIDED) {
@@ -138,7 +141,7 @@ static inline void add_report(void *arg, const char *text) {
 
 static inline int look(struct scene *s, double now, struct reports *r) {
     r->n = 0;
-    coordinator_stalled(s->c, now, add_report, r);
+    coordinator_stalled(s->c, now, NULL, add_report, r);
     return r->n;
 }
 
@@ -177,9 +180,14 @@ static inline void acts(struct scene *s, int rank, const char *what) {
  *     0j    rank 0 joins
  *     0-    rank 0 leaves; its reason is "out of data"
  *     f     rank 0 has finished a batch
+ *     s=1   from now on rank 1 does not answer
  *     t=9   from now on the time is 9 seconds */
 static inline void happens(struct scene *s, const char *word) {
     if (*word == 'f') return coordinator_finished(s->c, s->now);
+    if (*word == 's') {
+        s->silent[atoi(word + 2)] = true;
+        return;
+    }
     if (*word == 't') {
         REQUIRE(sscanf(word, "t=%lf", &s->now) == 1);
         return;

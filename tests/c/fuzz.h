@@ -118,7 +118,7 @@ static inline void fuzz_pass_up(struct fuzz_job *job) {
 
 static inline void fuzz_decide(struct fuzz_job *job) {
     hvd_error err;
-    FUZZ_REQUIRE(coordinator_decide(job->coordinator, job->now, &job->out, &err) == HVD_OK);
+    FUZZ_REQUIRE(coordinator_decide(job->coordinator, job->now, NULL, &job->out, &err) == HVD_OK);
     fuzz_read_all(&job->out);
     wire_reset(&job->out);
     coordinator_finished(job->coordinator, job->now);

@@ -54,7 +54,7 @@ static size_t *shuffled(size_t n, uint64_t seed) {
 #define WITH(...) CONFIG(2, .fusion_bytes = 4096, .cache_capacity = 1000, __VA_ARGS__)
 
 static void decide_now(struct scene *s, double now) {
-    OK(coordinator_decide(s->c, now, &s->out, ERR));
+    OK(coordinator_decide(s->c, now, NULL, &s->out, ERR));
 }
 
 /* Each rank submits in a different order, with random priorities; some tensors can be fused. */

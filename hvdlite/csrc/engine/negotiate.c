@@ -9,13 +9,11 @@ int negotiate_open(struct negotiation *n, struct transport *t, struct tensors *t
                    const struct coordinator_config *config, const struct log *log, hvd_error *err) {
     *n = (struct negotiation){
         .t = t, .tensors = tensors, .log = log, .cache = cache_new(config->options.cache_capacity)};
-    struct coordinator_config own = *config;
     bool coordinates = t->at.rank == COORDINATOR;
     int code = watch_open(&n->watch, t->at.size, err);
     if (!code) code = tree_open(&n->tree, t->at.rank, t->at.size, t->layout.host_of, err);
     if (!code) aggregate_open(&n->aggregate, &n->tree);
-    own.silent = n->watch.silent;
-    if (coordinates && !code) n->coordinator = coordinator_new(&own);
+    if (coordinates && !code) n->coordinator = coordinator_new(config);
     if (!code && n->cache && (n->coordinator || !coordinates)) {
         silence_limits(n, &config->options);
         return HVD_OK;
@@ -150,7 +148,7 @@ static int take_messages(struct negotiation *n, bool *progress, hvd_error *err) 
 }
 
 static int decide(struct negotiation *n, bool *progress, hvd_error *err) {
-    HVD_TRY(coordinator_decide(n->coordinator, n->now, &n->decided, err));
+    HVD_TRY(coordinator_decide(n->coordinator, n->now, n->watch.silent, &n->decided, err));
     if (!n->decided.size) return HVD_OK;
     *progress = true;
     int code = forward_decision(n, n->decided.data, n->decided.size, err);

@@ -126,7 +126,8 @@ int silence_look(struct negotiation *n, hvd_error *err) {
     char what[HVD_MAX_NAME + 80];
     bool waits = waiting_text_of(n, what, sizeof what);
     for (int r = 0; r < n->t->at.size; r++) HVD_TRY(look_at(n, r, waits, what, err));
-    if (n->coordinator) coordinator_stalled(n->coordinator, n->now, report_stall, n);
+    if (n->coordinator)
+        coordinator_stalled(n->coordinator, n->now, n->watch.silent, report_stall, n);
     const struct tensor *oldest = p2p_oldest(n->p2p);
     if (oldest && stall_warns(oldest->submitted, n->now, n->watch.warning, &n->reported))
         report_message(n, oldest);

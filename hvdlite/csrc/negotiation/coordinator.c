@@ -142,7 +142,8 @@ const char *coordinator_oldest(const struct coordinator *c, size_t *more) {
     return c->waiting.first ? c->waiting.first->request.name : NULL;
 }
 
-void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg) {
+void coordinator_stalled(struct coordinator *c, double now, const bool *silent,
+                         waiting_text *report, void *arg) {
     double limit = c->config.options.stall_warning;
-    if (limit > 0) waiting_report(&c->waiting, c->config.silent, now, limit, report, arg);
+    if (limit > 0) waiting_report(&c->waiting, silent, now, limit, report, arg);
 }

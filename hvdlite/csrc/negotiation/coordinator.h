@@ -21,7 +21,6 @@ struct coordinator_config {
     const int *job_ranks;
     struct options options;
     size_t piece_bytes; /* bytes of a large tensor's pieces; 0: ahead.h computes them */
-    const bool *silent; /* by rank: true if the rank does not answer; NULL: unknown */
 };
 
 /* Only coordinator.c, which takes messages, and decide.c use the fields. */
@@ -70,14 +69,17 @@ void coordinator_leave(struct coordinator *c, int rank, const char *reason);
 /* Records that rank 0 has finished its oldest unfinished batch. */
 void coordinator_finished(struct coordinator *c, double now);
 
-/* Appends all present decisions to `out`. */
-int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err);
+/* Appends all present decisions to `out`. silent: by rank, true if the rank does not answer; NULL:
+ * unknown. */
+int coordinator_decide(struct coordinator *c, double now, const bool *silent,
+                       struct wire_writer *out, hvd_error *err);
 
 /* Returns the name of the tensor that has waited longest for some rank, and how many more tensors
  * wait. NULL: no tensor waits. */
 const char *coordinator_oldest(const struct coordinator *c, size_t *more);
 
 /* Reports tensors that have waited longer than stall_warning; see waiting_report. */
-void coordinator_stalled(struct coordinator *c, double now, waiting_text *report, void *arg);
+void coordinator_stalled(struct coordinator *c, double now, const bool *silent,
+                         waiting_text *report, void *arg);
 
 #endif

@@ -74,8 +74,8 @@ static bool waits_for_silent(const struct pending *p, const bool *silent) {
 /* Fails tensors that have waited for longer than stall_failure. Tensors are in the order of their
  * age, the oldest first. Tensors that wait for a silent rank fail with the whole job (silence.c),
  * because the other ranks of an elastic job can then go on. */
-static int decide_stalled(struct coordinator *c, double now, struct wire_writer *out,
-                          hvd_error *err) {
+static int decide_stalled(struct coordinator *c, double now, const bool *silent,
+                          struct wire_writer *out, hvd_error *err) {
     double limit = c->config.options.stall_failure;
     struct pending *p = c->waiting.first;
     if (limit <= 0 || !p || now - p->since <= limit) return HVD_OK;
@@ -89,8 +89,8 @@ static int decide_stalled(struct coordinator *c, double now, struct wire_writer 
         hvd_error why;
         char text[sizeof why.text];
         next = p->next;
-        if (p->request.kind == HVD_JOIN || waits_for_silent(p, c->config.silent)) continue;
-        pending_explain_wait(p, 0, oldest, c->config.silent, now, text, sizeof text);
+        if (p->request.kind == HVD_JOIN || waits_for_silent(p, silent)) continue;
+        pending_explain_wait(p, 0, oldest, silent, now, text, sizeof text);
         error_set(&why, HVD_STALLED, "%s", text);
         for (int i = 0; i < p->size; i++)
             if (!p->submitted[i]) error_blame(&why, job_rank(c->config.job_ranks, i));
@@ -233,11 +233,12 @@ void coordinator_finished(struct coordinator *c, double now) {
     c->ready.changed = true;
 }
 
-int coordinator_decide(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
+int coordinator_decide(struct coordinator *c, double now, const bool *silent,
+                       struct wire_writer *out, hvd_error *err) {
     HVD_TRY(decide_ready(c, now, out, err));
     HVD_TRY(decide_last(c, out, err));
     HVD_TRY(decide_left(c, out, err));
-    HVD_TRY(decide_stalled(c, now, out, err));
+    HVD_TRY(decide_stalled(c, now, silent, out, err));
     bool all_left = c->nleft == c->config.size && !c->nowed && c->ready.first == c->ready.n;
     if (!all_left || c->said_bye) return HVD_OK;
     c->said_bye = true;

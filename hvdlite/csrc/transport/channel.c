@@ -196,7 +196,12 @@ int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_e
 
 void channel_over(struct net *n, uint32_t group, const int *peers, int size) {
     net_lock(n);
-    for (int i = 0; i < size; i++)
+    const struct channel *c = n->channels;
+    while (c && c->group != group) c = c->next;
+    /* A rank that has failed tells all ranks itself. If this rank's report arrived first, the
+     * others would blame this rank. */
+    bool told = group && c && c->over;
+    for (int i = 0; i < size && !told; i++)
         if (peers[i] >= 0 && peers[i] < n->size && peers[i] != n->rank)
             send_frame(n, group, FRAME_OVER, peers[i], NULL, 0, NULL);
     net_unlock(n);
