@@ -115,7 +115,7 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     # "broadcast_all" puts the batch in the first dimension, where other collectives have rows.
     batched = "broadcast_all" if c.elementwise() else "sequential"
     call = jax.ffi.ffi_call(TARGET, results, has_side_effect=True, vmap_method=batched)
-    name, scales = c.name + numbering.FIRST, np.array(c.scales)
+    name, scales = c.name + numbering.FIRST, np.array(c.scales, "float64")
     return call(*arrays, *after, name=name, scales=scales, **attributes)
 
 

@@ -240,7 +240,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> Tuple[int, str]:
             native.call(native.lib.hvd_check)
         except native.HvdliteError as cause:  # a rank's end has also ended JAX's service
             return -1, str(cause)
-        return -1, str(error)
+        return -1, str(error) or repr(error)
 
 
 def _reach_verdict(ranks: List[int], patience: float) -> str:

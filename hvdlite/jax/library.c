@@ -1,10 +1,11 @@
 /* The part of MPI that XLA's CPU collectives call, implemented with hvdlite's core.
  *
  * Every jaxlib contains MPItrampoline. MPItrampoline loads this library, if MPITRAMPOLINE_LIB has
- * its path, and looks up all names of mpi_names.txt; _build.py defines the names that this file
- * does not define. This library starts no ranks: Python passes the functions of the loaded core
- * (hvdlite_jax_begin). XLA calls from several threads, but makes the calls for one clique one after
- * another. XLA passes counts as int. */
+ * its path, and looks up all names of mpi_names.txt, which tools/jax_abi.py made from MPItrampoline
+ * 5.3.1 (MIT license); _build.py defines the names that this file does not define. This library
+ * starts no ranks: Python passes the functions of the loaded core (hvdlite_jax_begin). XLA calls
+ * from several threads, but makes the calls for one clique one after another. XLA passes counts as
+ * int. */
 #include "library.h"
 
 #include <stdarg.h>
@@ -21,7 +22,8 @@ struct plan {
     int64_t like[6];    /* kind, dtype, op, root and dimensions */
 };
 /* Limit on the plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but
- * few enough to bound the memory of programs that use new shapes again and again. */
+ * few enough to bound the memory of programs that use new shapes again and again. run() computes a
+ * plan's place as 8 bits of a hash. */
 enum { PLANS = 256 };
 
 struct clique {
@@ -89,6 +91,7 @@ CONSTANT(SUM, 1 + HVD_SUM)
 CONSTANT(PROD, 1 + HVD_PRODUCT)
 CONSTANT(MIN, 1 + HVD_MIN)
 CONSTANT(MAX, 1 + HVD_MAX)
+CONSTANT(UNDEFINED, -32766) /* as a color it must not equal a device's number */
 API const int mpiwrapper_version_major = 2, mpiwrapper_version_minor = 11,
               mpiwrapper_version_patch = 0;
 API const int mpiabi_version_major = 2, mpiabi_version_minor = 10, mpiabi_version_patch = 0;
@@ -184,8 +187,11 @@ static int end(hvd_handle *started) {
 
 /* Runs a collective, or receives a message from `root`, a rank of the clique. */
 static int run(struct clique *c, const hvd_tensor *t) {
-    const uint64_t hash = (uint64_t)(t->dims[t->ndim - 1] + 31 * t->root + 7 * t->kind);
-    hvd_handle *handle = handle_of(c, &c->plans[hash % PLANS], *t);
+    const int64_t of[] = {t->kind, t->dtype, t->op, t->root, t->dims[t->ndim - 1]};
+    uint64_t hash = 0;
+    /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
+    for (int i = 0; i < 5; i++) hash = (hash + (uint64_t)of[i]) * 0x9E3779B97F4A7C15u;
+    hvd_handle *handle = handle_of(c, &c->plans[hash >> 56], *t);
     if (!handle) return 1;
     return !jax.core.hvd_run(handle, t->in, t->out, NO_LIMIT) && end(handle);
 }
@@ -286,6 +292,14 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
  * clique of two send at most HVD_FAST_BYTES, Isend exchanges the data by one alltoall instead of
  * two messages, because the core's fast path runs such an alltoall. The alltoall and two messages
  * have not been measured in one run. */
+/* Waits for the send before an error is returned, because after an error XLA does not wait for the
+ * send, but frees its memory. */
+static void settle(struct clique *c) {
+    while (c->sends && !jax.core.hvd_finish(c->send.handle, NO_LIMIT, NULL)) continue;
+    c->sends = false;
+    c->noted.bytes = -1;
+}
+
 /* A request is its clique's address plus one of these numbers. */
 enum { RECEIVE, SEND };
 
@@ -306,7 +320,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
         c->parts_for[to] = in, c->parts_from[to] = c->noted.out;
         return exchange(HVD_INT8, bytes, c);
     }
-    if (c->sends) return refuse("hvdlite.jax: too many messages at once");
+    if (c->sends) return settle(c), refuse("hvdlite.jax: too many messages at once");
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;
     c->sends = handle_of(c, &c->send, t);
@@ -329,8 +343,6 @@ API int MPIABI_Wait(char **request, void *status) {
         tensor_of(HVD_RECV, HVD_UINT8, 1, &noted.bytes, noted.out, noted.out, noted.bytes);
     t.root = noted.from;
     if (!run(c, &t)) return 0;
-    /* wait for the send, because XLA does not wait for it, but frees its memory */
-    while (c->sends && !jax.core.hvd_finish(c->send.handle, NO_LIMIT, NULL)) continue;
-    c->sends = false;
+    settle(c);
     return 1;
 }

@@ -52,7 +52,8 @@ class Links:
         until = time.monotonic() + SEND_PATIENCE
         for link in list(self._ranks):
             # A silent host gets no LOOK: the kernel would resend it at longer and longer intervals.
-            if kind != channel.LOOK or link.silence() < channel.LATE:
+            # Losing one agent may have closed the connection to another agent.
+            if link in self._ranks and (kind != channel.LOOK or link.silence() < channel.LATE):
                 self.send(link, kind, data, max(until - time.monotonic(), 0.2))
 
     def lose(self, link: Channel, silence: float = 0) -> None:

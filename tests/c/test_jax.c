@@ -143,6 +143,21 @@ TEST(test_a_clique_keeps_a_limited_number_of_plans) {
     free(c);
 }
 
+/* Sizes of tensors are mostly multiples of PLANS. */
+TEST(test_repeated_calls_of_round_sizes_rarely_replace_each_others_plans) {
+    enum { SIZES = 20 };
+    static char in[PLANS * SIZES], out[PLANS * SIZES];
+    struct clique *c = opened();
+    int before = 0;
+    for (int round = 0; round < 2; round++) {
+        before = plans;
+        for (int i = 1; i <= SIZES; i++)
+            CHECK_INT(MPIABI_Allreduce(in, out, PLANS * i, MPIABI_BYTE, MPIABI_SUM, c), 0);
+    }
+    CHECK(plans - before <= SIZES / 4);
+    free(c);
+}
+
 TEST(test_two_ranks_that_send_to_each_other_use_one_collective) {
     char in[8] = "message", out[8] = "";
     struct clique *c = opened();
