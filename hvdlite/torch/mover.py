@@ -67,7 +67,7 @@ class Mover:
         one = torch.ones(1, device=self.device)
         members = {"op": lib.HVD_SUM, "prescale": 1.0, "postscale": 1.0}
         move = Move("the first tensor", lib.HVD_ALLREDUCE, None, one, one, members, self._ready())
-        _started(self._call, [move])
+        self._threads.append(_started(self._call, [move]))
         try:
             self.finish(move, FIRST_CALL_SECONDS)
         except Exception as error:

@@ -14,8 +14,8 @@
  *
  * Cost for equal parts: (p-1) a + (p-1)/p S b (see coll.h), S = all parts of a rank. An alltoall in
  * two levels, which copies each part three times and sends all parts between two hosts in one
- * message, was no faster for 8 ranks on 2 or 4 hosts with links of 1 Gbit/s: it took as long for parts of
- * 64 B to 4 KB, and 1.3 to 1.8 times as long for parts of 16 KB. */
+ * message, was no faster for 8 ranks on 2 or 4 hosts with links of 1 Gbit/s: it took as long for
+ * parts of 64 B to 4 KB, and 1.3 to 1.8 times as long for parts of 16 KB. */
 #include "collectives/algorithm.h"
 
 static size_t begin_of(const size_t *end, int rank) { return coll_part(end, rank).begin; }
