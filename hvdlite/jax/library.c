@@ -22,8 +22,8 @@ struct plan {
     int64_t like[6];    /* kind, dtype, op, root and dimensions */
 };
 /* Limit on the plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but
- * few enough to bound the memory of programs that use new shapes again and again. run() computes a
- * plan's place as 8 bits of a hash. */
+ * few enough to bound the memory of programs that use new shapes again and again. handle_of()
+ * computes a plan's place as 8 bits of a hash. */
 enum { PLANS = 256 };
 
 struct clique {
@@ -156,10 +156,15 @@ static int fail(hvd_error *err) {
     return refuse("%s", err->text);
 }
 
-/* Returns the handle of plan `p`, after a plan for this tensor has replaced any other plan. NULL:
- * failure. */
-static hvd_handle *handle_of(struct clique *c, struct plan *p, hvd_tensor t) {
+/* Returns the handle of a plan for this tensor, which replaces any other plan at the same place.
+ * NULL: failure. */
+static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
     const int64_t like[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
+    uint64_t hash = 0;
+    /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
+    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
+        hash = (hash + (uint64_t)like[i]) * 0x9E3779B97F4A7C15u;
+    struct plan *p = t.kind == HVD_SEND ? &c->send : &c->plans[hash >> 56];
     if (p->handle && !memcmp(p->like, like, sizeof like)) return p->handle;
     char name[HVD_MAX_NAME];
     hvd_error err;
@@ -187,11 +192,7 @@ static int end(hvd_handle *started) {
 
 /* Runs a collective, or receives a message from `root`, a rank of the clique. */
 static int run(struct clique *c, const hvd_tensor *t) {
-    const int64_t of[] = {t->kind, t->dtype, t->op, t->root, t->dims[t->ndim - 1]};
-    uint64_t hash = 0;
-    /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
-    for (int i = 0; i < 5; i++) hash = (hash + (uint64_t)of[i]) * 0x9E3779B97F4A7C15u;
-    hvd_handle *handle = handle_of(c, &c->plans[hash >> 56], *t);
+    hvd_handle *handle = handle_of(c, *t);
     if (!handle) return 1;
     return !jax.core.hvd_run(handle, t->in, t->out, NO_LIMIT) && end(handle);
 }
@@ -323,7 +324,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     if (c->sends) return settle(c), refuse("hvdlite.jax: too many messages at once");
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;
-    c->sends = handle_of(c, &c->send, t);
+    c->sends = handle_of(c, t);
     if (!c->sends) return c->noted.bytes = -1, 1;
     return jax.core.hvd_run(c->send.handle, in, NULL, -1), 0;
 }

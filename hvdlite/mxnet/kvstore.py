@@ -220,7 +220,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         """Make a new gluon Trainer's parameters equal on all ranks. Collective.
 
         A parameter of unknown shape is broadcast when its shape is known. If the store only sums
-        gradients, they move into memory that the ranks of a host share.
+        gradients, the store moves them into memory that the ranks of a host share.
 
         :returns: the store for the Trainer: this store for the first Trainer, a new store for each
             other Trainer, because every Trainer uses the keys 0, 1, ...
