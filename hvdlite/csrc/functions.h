@@ -10,6 +10,7 @@
 
 #define CORE(ROW)                                                                                  \
     ROW(hvd_plan)                                                                                  \
+    ROW(hvd_plan_fits)                                                                             \
     ROW(hvd_run)                                                                                   \
     ROW(hvd_start)                                                                                 \
     ROW(hvd_keep_failure)                                                                          \

@@ -119,6 +119,10 @@ int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 void hvd_give_up(hvd_handle *handle);
 /* Prepares a tensor once, as a plan that can run many times. Returns NULL on failure: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
+/* Returns true if the plan can run this tensor: both have the same group, kind, dtype, op, scales,
+ * root, dims, out_rows and open. The caller makes sure that the other fields, such as the name, are
+ * the same. */
+bool hvd_plan_fits(const hvd_handle *plan, const hvd_tensor *tensor);
 /* Runs a plan from `in` to `out` and waits for at most `seconds`; if `seconds` < 0, only starts the
  * plan. Returns 1: done without an error. Returns 0: call hvd_finish. 0 also means that the output
  * of an open tensor did not fit; such a plan can't run again. Call from one thread at a time, after

@@ -16,11 +16,6 @@
 
 #define API __attribute__((visibility("default")))
 
-/* A plan of the core, for a collective or message that has run before. */
-struct plan {
-    hvd_handle *handle; /* NULL: no plan */
-    int64_t like[6];    /* kind, dtype, op, root and dimensions */
-};
 /* Limit on the plans of a clique: more than a program's tensors (ResNet-50 has 161 gradients), but
  * few enough to bound the memory of programs that use new shapes again and again. handle_of()
  * computes a plan's place as 8 bits of a hash. */
@@ -32,7 +27,8 @@ struct clique {
     int color;                  /* color of the clique's split */
     char name[CLIQUE_NAME + 1]; /* prefix of the tensors' names: "jax.0,1,2" */
     int steps;                  /* how many steps of the present all_to_all have been called */
-    struct plan plans[PLANS], send;
+    /* plans of the core, for collectives and messages that have run before; NULL: no plan */
+    hvd_handle *plans[PLANS], *send;
     bool sends;    /* a message of a ppermute is under way, by the plan `send` */
     struct noted { /* the receive of a ppermute; bytes < 0: none */
         void *out;
@@ -159,28 +155,25 @@ static int fail(hvd_error *err) {
 /* Returns the handle of a plan for this tensor, which replaces any other plan at the same place.
  * NULL: failure. */
 static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
-    const int64_t like[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
+    const bool sends = t.kind == HVD_SEND, of_two = sends || t.kind == HVD_RECV;
+    t.root = of_two ? c->members[t.root] : 0, t.group = of_two ? 0 : c->group, t.waited = 1;
+    const int64_t key[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
     uint64_t hash = 0;
     /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
-    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
-        hash = (hash + (uint64_t)like[i]) * 0x9E3779B97F4A7C15u;
-    struct plan *p = t.kind == HVD_SEND ? &c->send : &c->plans[hash >> 56];
-    if (p->handle && !memcmp(p->like, like, sizeof like)) return p->handle;
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        hash = (hash + (uint64_t)key[i]) * 0x9E3779B97F4A7C15u;
+    hvd_handle **kept = sends ? &c->send : &c->plans[hash >> 56];
+    if (*kept && jax.core.hvd_plan_fits(*kept, &t)) return *kept;
     char name[HVD_MAX_NAME];
     hvd_error err;
+    snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : t.root,
+             sends ? t.root : jax.world.rank);
     /* one name for all collectives of a clique: ranks that disagree get an error immediately */
-    t.name = c->name, t.group = c->group, t.waited = 1;
-    if (t.kind == HVD_SEND || t.kind == HVD_RECV) {
-        t.name = name, t.group = 0, t.root = c->members[t.root];
-        const bool sends = t.kind == HVD_SEND;
-        snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : t.root,
-                 sends ? t.root : jax.world.rank);
-    }
+    t.name = of_two ? name : c->name;
     hvd_handle *handle = jax.core.hvd_plan(&t, &err);
     if (!handle) return fail(&err), NULL;
-    if (p->handle) jax.core.hvd_drop(p->handle);
-    memcpy(p->like, like, sizeof like);
-    return p->handle = handle;
+    if (*kept) jax.core.hvd_drop(*kept);
+    return *kept = handle;
 }
 
 /* Waits for the end. Returns 0, or 1 after a failure. */
@@ -296,7 +289,7 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 /* Waits for the send before an error is returned, because after an error XLA does not wait for the
  * send, but frees its memory. */
 static void settle(struct clique *c) {
-    while (c->sends && !jax.core.hvd_finish(c->send.handle, NO_LIMIT, NULL)) continue;
+    while (c->sends && !jax.core.hvd_finish(c->send, NO_LIMIT, NULL)) continue;
     c->sends = false;
     c->noted.bytes = -1;
 }
@@ -326,7 +319,7 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
     t.root = to;
     c->sends = handle_of(c, t);
     if (!c->sends) return c->noted.bytes = -1, 1;
-    return jax.core.hvd_run(c->send.handle, in, NULL, -1), 0;
+    return jax.core.hvd_run(c->send, in, NULL, -1), 0;
 }
 
 API int MPIABI_Wait(char **request, void *status) {
@@ -335,7 +328,7 @@ API int MPIABI_Wait(char **request, void *status) {
     if (kind == SEND) {
         const bool sends = c->sends; /* false: Isend has exchanged the data */
         c->sends = false;
-        return sends && end(c->send.handle);
+        return sends && end(c->send);
     }
     const struct noted noted = c->noted;
     c->noted.bytes = -1;

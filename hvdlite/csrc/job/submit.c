@@ -127,6 +127,15 @@ hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err) {
     return NULL;
 }
 
+bool hvd_plan_fits(const hvd_handle *plan, const hvd_tensor *t) {
+    const struct tensor *own = &plan->tensor;
+    const struct request *r = &own->request;
+    return plan->group == t->group && r->kind == t->kind && r->dtype == t->dtype &&
+           r->op == t->op && r->prescale == t->prescale && r->postscale == t->postscale &&
+           r->root == t->root && own->out_rows == t->out_rows && own->open == (t->open != 0) &&
+           r->ndim == t->ndim && !memcmp(r->dims, t->dims, (size_t)t->ndim * sizeof *t->dims);
+}
+
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     hvd_handle *h = hvd_plan(tensor, err);
     if (!h) return NULL;

@@ -67,15 +67,9 @@ class Calls : public c10::intrusive_ptr_target {
     // 60 has many divisors: if a training step's number of calls divides 60, steps repeat the names
     static constexpr int NAMES = 60;
 
-    // All properties, apart from memory, in which two tensors with the same name may differ.
-    using Like = std::array<int64_t, 7>;
-    static Like like(const hvd_tensor &t) {
-        return {t.kind, t.dtype, t.op, t.root, t.dims[0], t.ndim > 1 ? t.dims[1] : -1, t.out_rows};
-    }
-
     ~Calls() override {
-        for (Slot &slot : slots_)
-            if (slot.handle) process.core.hvd_drop(slot.handle);
+        for (hvd_handle *kept : kept_)
+            if (kept) process.core.hvd_drop(kept);
     }
 
     // ---- calls in progress ----
@@ -115,32 +109,27 @@ class Calls : public c10::intrusive_ptr_target {
     bool begin(int name) { return under_way_[name]++ == 0; }
     void end(int name) { under_way_[name]--; }
 
-    // Returns a handle that can run a tensor with these properties again, or NULL. The caller owns
-    // the handle.
-    hvd_handle *take(int name, const Like &like) {
+    // Returns a handle that can run this tensor, or NULL. The caller owns the handle.
+    hvd_handle *take(int name, const hvd_tensor &tensor) {
         std::lock_guard<std::mutex> lock(mutex_);
-        Slot &slot = slots_[name];
-        return slot.like == like ? std::exchange(slot.handle, nullptr) : nullptr;
+        hvd_handle *&kept = kept_[name];
+        bool fits = kept && process.core.hvd_plan_fits(kept, &tensor);
+        return fits ? std::exchange(kept, nullptr) : nullptr;
     }
 
     // Stores a handle for reuse. The handle's last run must have succeeded, and no other thread may
     // use the handle.
-    void keep(int name, const Like &like, hvd_handle *handle) {
+    void keep(int name, hvd_handle *handle) {
         std::lock_guard<std::mutex> lock(mutex_);
-        std::swap(slots_[name].handle, handle);
-        slots_[name].like = like;
+        std::swap(kept_[name], handle);
         if (handle) process.core.hvd_drop(handle);
     }
 
   private:
-    struct Slot {
-        hvd_handle *handle;
-        Like like;
-    };
     std::array<std::atomic<int>, NAMES> under_way_ = {};
-    std::atomic<bool> aborted_{false}; // set under the lock
-    std::mutex mutex_;                 // guards the fields below
-    std::array<Slot, NAMES> slots_ = {};
+    std::atomic<bool> aborted_{false};          // set under the lock
+    std::mutex mutex_;                          // guards the fields below
+    std::array<hvd_handle *, NAMES> kept_ = {}; // by name, for reuse
     Call *first_ = nullptr;
 };
 

@@ -59,7 +59,7 @@ class Operation : public Call {
     ~Operation() override {
         if (number_ != OF_TWO) calls_->end(number_);
         if (planned_ && ended() && !error_ && !watched_) {
-            calls_->keep(number_, like_, handles_.front());
+            calls_->keep(number_, handles_.front());
             handles_.erase(handles_.begin());
         }
         for (hvd_handle *h : handles_) process.core.hvd_drop(h);
@@ -153,8 +153,7 @@ class Operation : public Call {
     static constexpr double A_MOMENT = 1e-6, A_DAY = 86400; // seconds
 
     hvd_handle *plan(const hvd_tensor &tensor, hvd_error *err) {
-        like_ = Calls::like(tensor);
-        hvd_handle *h = calls_->take(number_, like_);
+        hvd_handle *h = calls_->take(number_, tensor);
         return h ? h : process.core.hvd_plan(&tensor, err);
     }
 
@@ -211,8 +210,7 @@ class Operation : public Call {
     const Clock::time_point deadline_;
     const bool waited_; // true: the caller waits immediately, and runs the engine's steps meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
-    bool planned_ = false; // true: later calls can reuse the first handle for tensors like `like_`
-    Calls::Like like_;
+    bool planned_ = false;                 // true: later calls can reuse the first handle
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // elements from each rank; empty: the core checks them
     std::function<void()> deliver_;        // copies results from `held_` into the caller's tensors
