@@ -240,6 +240,11 @@ def variables(args: argparse.Namespace) -> Dict[str, str]:
     for row in itertools.chain.from_iterable(OPTIONS.values()):
         value = getattr(args, row.attribute)
         if row.variable and value is not None and value is not False:
-            number = row.constant or (int(value * row.factor) if row.factor != 1 else value)
-            found[row.variable] = str(number)
+            if row.factor != 1:
+                if value * row.factor >= 2**63:
+                    raise ValueError(
+                        f"{row.names} {value:g}: expected less than {2**63 // row.factor}"
+                    )
+                value = int(value * row.factor)
+            found[row.variable] = row.constant or str(value)
     return found

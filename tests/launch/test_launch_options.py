@@ -134,6 +134,13 @@ def test_hvdliterun_refuses_a_value_that_is_not_a_number(option, value, capsys):
     assert f"{option}: '{value}': expected a number of at least 0" in capsys.readouterr().err
 
 
+def test_hvdliterun_refuses_more_bytes_than_the_core_can_count():
+    with pytest.raises(
+        ValueError, match=r"--fusion-threshold-mb 1e\+308: expected less than 8796093"
+    ):
+        job("--fusion-threshold-mb=1e308", "t")
+
+
 HOROVODS = "-bind-to none -map-by slot -x NCCL_DEBUG=INFO -x PATH -mca pml ob1 -mca btl ^openib"
 TWO, SIX = [Host("a", 2), Host("b", 2)], [Host("a", 3), Host("b", 3)]
 
