@@ -42,7 +42,10 @@ def _run_first_at_exit() -> None:
 
 
 def begin() -> None:
-    """Watch how the script ends. Called when this process joins its first job."""
+    """Watch how the script ends. Called before this process joins a job."""
+    if jobs.end_is_watched:
+        return
+    jobs.end_is_watched = True
     script_end.watch_uncaught(_before_a_traceback)
     _watch_end_of_a_worker()
 
@@ -53,8 +56,7 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
     There is a text if other ranks have caused the error and the user wants folded tracebacks.
     """
     failed = failure_of(error)
-    others = failed is not None and is_initialized() and topology.rank() not in failed.ranks
-    if not (failed and failed.ranks and others):
+    if not (failed and failed.ranks) or _own_rank() in failed.ranks:
         agent_protocol.report_raised()
         return None
     cause = {STALLED: agent_protocol.STALLED, RANK_DEAD: agent_protocol.SILENT}.get(
@@ -65,6 +67,11 @@ def _before_a_traceback(error: BaseException) -> Optional[str]:
         return None
     text = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
     return f"{text} (traceback folded: another rank is to blame)"
+
+
+def _own_rank() -> int:
+    # a script without a job may have failed in init(), or have called shutdown() in a `finally`
+    return topology.rank() if is_initialized() else bootstrap().rank()
 
 
 def _watch_end_of_a_worker() -> None:
@@ -93,8 +100,9 @@ def at_exit() -> None:
     """Leave or end the job, because the script has ended. The interpreter calls this at exit."""
     failed = script_end.failure()
     # Report now, before other ranks fail because of this rank: sys.excepthook did not report a
-    # SystemExit, nor any exception if the user has replaced the hook.
-    if failed:
+    # SystemExit, nor any exception if the user has replaced the hook. A process that has not called
+    # init() may be a child of the rank.
+    if failed and jobs.end_is_watched:
         agent_protocol.report_raised()
     until = time.monotonic() + EXIT_PATIENCE_SECONDS
     if not _may_have_others(failed is None):

@@ -23,6 +23,7 @@ from hvdlite.core.module_state import process
 from hvdlite.core.native import ffi, lib
 from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
+from hvdlite.exit import script_end
 from hvdlite.joined import UNEVEN, bootstrap, jobs, leave, membership
 from hvdlite.monitor import recorder
 
@@ -53,6 +54,7 @@ def init(comm=None, process_sets=None) -> None:
             start.decide(comm)
             bootstrap().begin(comm)
             enter = functools.partial(_enter, process_sets)
+            at_exit.begin()  # before join(), which may fail because of another rank
             bootstrap().join(comm, INIT_PATIENCE_SECONDS, membership(), enter)
 
 
@@ -67,7 +69,6 @@ def _enter(process_sets, world: World) -> None:
     member.note_member()
     if not jobs.has_joined:
         bootstrap().before_end(shutdown)
-        at_exit.begin()
     jobs.has_joined, jobs.is_broken = True, False
     recorder.begin(world, bootstrap().transport)
     agent_protocol.report(agent_protocol.JOINED)
@@ -84,7 +85,8 @@ def shutdown() -> None:
     """
     if is_initialized():
         frameworks.submit_all()
-        leave(f"it called shutdown(); {UNEVEN}")
+        failed = script_end.failure_under_way()  # the call is in an `except` or a `finally`
+        leave(f"it called shutdown(); {failed.reason if failed else UNEVEN}")
 
 
 def begin_to_leave() -> None:

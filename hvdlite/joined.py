@@ -25,6 +25,7 @@ class Jobs(ModuleState):
     def begin(self) -> None:
         self.joining = threading.RLock()  # held during init(), which several threads may call
         self.has_joined = False  # True: this process has ever joined a job
+        self.end_is_watched = False  # True: at_exit.begin() has watched how the script ends
         self.way: Optional[Tuple[Bootstrap, Membership]] = None  # None: not decided yet
         self.is_broken = False  # True: the last job has failed, so other ranks may wait forever
 

@@ -200,7 +200,7 @@ class Agent:
                 self._flight.hold(process.decode())
             elif word in channel.PASSED_ON:
                 self._send(channel.PASSED_ON[word], process)
-            elif word == agent_protocol.RAISED and process in self._joined:
+            elif word == agent_protocol.RAISED:
                 self._send(channel.SIGN, b"")
             else:
                 (self._joined.add if word == agent_protocol.JOINED else self._joined.discard)(

@@ -76,6 +76,33 @@ def test_the_error_names_a_variable_that_differs_between_ranks(variable, transpo
     )
 
 
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_a_rank_that_could_not_start_is_the_culprit(transport, tmp_path):
+    """Rank 0 opens the timeline; rank 1 ends first, because of rank 0."""
+    code = "import time, hvdlite as hvd\ntry: hvd.init()\n"
+    code += "except ValueError: time.sleep(0.3); raise"
+    where = ("--transport", transport, "--timeline-filename", tmp_path / "no" / "folder")
+    done = call("-n", 2, *where, *python(code))
+    assert "hvdliterun: rank 0 on " in done.err, done.err
+    assert of_rank(1, done.err)[0].endswith(
+        f"rank 0 could not start: see the error of that rank{FOLDED}"
+    )
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_a_rank_that_fails_and_calls_shutdown_is_the_culprit(transport):
+    """Rank 1 leaves the job before its exception ends it, and rank 0 ends first."""
+    code = (
+        "import time, numpy as np, hvdlite as hvd, hvdlite.numpy\nhvd.init()\nrank = hvd.rank()\n"
+    )
+    code += "try:\n if rank: raise KeyError('label')\n hvd.numpy.allreduce(np.ones(1), name='x')\n"
+    code += "finally: hvd.shutdown(); time.sleep(0.3 * rank)"
+    done = call("-n", 2, "--transport", transport, *python(code))
+    assert "hvdliterun: rank 1 on " in done.err, done.err
+    why = "it called shutdown(); its script raised KeyError: 'label'"
+    assert f"rank 1 left the job ({why}) before submitting it{FOLDED}" in done.err
+
+
 def test_output_files_have_full_tracebacks(tmp_path):
     code = f"{BEGIN}if rank == 1: raise KeyError('x')\n{WAIT}"
     call("-n", 2, "--output-filename", tmp_path, *python(code))
