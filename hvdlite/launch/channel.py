@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import select
 import socket
 import struct
 import termios
+import time
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 
@@ -51,7 +53,8 @@ QUIETLY = b"q"  # data of a LOOK that does not ask for stacks
 PROBE = 2  # seconds between two keepalive probes to an idle peer
 LATE = 3 * PROBE  # seconds without an answer after which a host counts as late
 MOST_SILENCE = 120 * PROBE  # longest limit, because the kernel ends a connection after 127 probes
-_LAST_ACK = struct.Struct("=56xI")  # tcpi_last_ack_recv of struct tcp_info: milliseconds
+# struct tcp_info: tcpi_retransmits, tcpi_probes, tcpi_last_ack_recv (in milliseconds)
+_UNANSWERED = struct.Struct("=2xBB52xI")
 
 # This variable has the invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
 VARIABLE = agent_protocol.LAUNCHER
@@ -71,6 +74,9 @@ class Channel:
     :param takes: the kinds of frames that the other end may send, and the maximum bytes of each.
     """
 
+    # seconds of silence after which the other host counts as lost, even if ``send`` has no limit
+    most_silence = math.inf
+
     def __init__(self, sock: socket.socket, takes: Mapping[int, int]):
         self.sock = sock
         self.takes = takes
@@ -80,15 +86,23 @@ class Channel:
         _probe(sock)
         sock.setblocking(False)
 
-    def send(self, kind: int, data: bytes = b"", patience: float | None = None) -> None:
+    def send(self, kind: int, data: bytes = b"", patience: float = math.inf) -> None:
         """Send a frame.
 
-        :param patience: seconds that the other end may take to read the frame; None: no limit.
+        :param patience: seconds that the other end may take to read the frame; with 0, the frame
+            must fit into the socket's buffer.
         :raises ChannelClosed: the other end is gone, or did not read in time.
         """
+        rest = memoryview(_HEAD.pack(kind, len(data)) + data)
+        until = time.monotonic() + patience
         try:
-            self.sock.settimeout(patience)
-            self.sock.sendall(_HEAD.pack(kind, len(data)) + data)
+            while rest:
+                self.sock.settimeout(max(min(until - time.monotonic(), PROBE), 0))
+                try:
+                    rest = rest[self.sock.send(rest) :]
+                except socket.timeout:
+                    if self.is_lost():
+                        raise
         except OSError as error:
             raise ChannelClosed from error
         finally:
@@ -147,16 +161,21 @@ class Channel:
             del self._buffer[:end]
 
     def silence(self) -> float:
-        """Return for how many seconds the other end's kernel has acknowledged nothing.
+        """Return for how many seconds the other end's kernel has not answered; 0: it need not.
 
         A lost host closes no connection, so only its silence shows the loss. The kernel of a
-        stopped process still answers.
+        stopped process still answers, but this kernel asks a full receiver only every two minutes.
         """
         try:
-            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNANSWERED.size)
         except OSError:
             return 0.0
-        return _LAST_ACK.unpack(info)[0] / 1000
+        resent, probes, milliseconds = _UNANSWERED.unpack(info)
+        return milliseconds / 1000 if resent or probes else 0.0
+
+    def is_lost(self) -> bool:
+        """Return True if the other end's host counts as lost."""
+        return self.silence() > self.most_silence
 
     def has_arrived(self) -> bool:
         """Return True if the other end's kernel has everything that was sent.

@@ -47,14 +47,14 @@ class Links:
     def send_all(self, kind: int, data: bytes = b"") -> None:
         """Send a frame to all agents. Stopped agents together get SEND_PATIENCE to read the frame.
 
-        After this time each agent gets 0.2 s, because a busy agent may only need a moment.
+        After this time, the frame must fit into the buffer of an agent's socket.
         """
         until = time.monotonic() + SEND_PATIENCE
         for link in list(self._ranks):
             # A silent host gets no LOOK: the kernel would resend it at longer and longer intervals.
             # Losing one agent may have closed the connection to another agent.
             if link in self._ranks and (kind != channel.LOOK or link.silence() < channel.LATE):
-                self.send(link, kind, data, max(until - time.monotonic(), 0.2))
+                self.send(link, kind, data, until - time.monotonic())
 
     def lose(self, link: Channel, silence: float = 0) -> None:
         """Close the connection, unless it is closed already."""

@@ -43,8 +43,6 @@ class Agent:
         os.set_blocking(self._news_end, False)
         self._memory = shared_memory.NOTHING
         self._flight = flights.Held()
-        # after these seconds without an answer, the launcher's host counts as lost
-        self._most_silence = float("inf")
         self._elastic = False  # True: the other ranks go on if the program dies
         self._listen_to_signals()
         self._selector.register(self._goodbyes, selectors.EVENT_READ, self._note_goodbyes)
@@ -111,7 +109,8 @@ class Agent:
     def _start(self, command: list[str], assignment: dict) -> None:
         # Doubled: the kernel resends output at growing intervals. After a network failure of T
         # seconds the kernel may need another T seconds to notice that the network works again.
-        self._most_silence = 2 * assignment["host_timeout"] + 2 * channel.PROBE
+        if self._link:
+            self._link.most_silence = 2 * assignment["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)
         # In mode ps, remove MPI's variables: MPI would wait for the servers, which do not use MPI.
         if "DMLC_ROLE" in assignment["env"]:
@@ -165,7 +164,7 @@ class Agent:
     def _serve_once(self, seconds: float) -> None:
         for key, _ in self._selector.select(min(max(seconds, 0), channel.PROBE)):
             key.data(key.fileobj)
-        if self._link and self._link.silence() > self._most_silence:
+        if self._link and self._link.is_lost():
             self._lose_launcher()
 
     def _receive_signal(self, reader: int) -> None:

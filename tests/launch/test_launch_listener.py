@@ -209,16 +209,30 @@ def test_agents_that_are_stopped_share_one_time_limit(monkeypatch):
     lost = []
     sent_to = Links(selectors.DefaultSelector(), None, lambda rank, _: lost.append(rank), None)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stopped = [socket.create_connection(listener.getsockname()) for _ in range(6)]
+        stopped = [socket.create_connection(listener.getsockname()) for _ in range(40)]
         for number, _ in enumerate(stopped):
             link = Channel(listener.accept()[0], channel.FROM_AGENTS)
             sent_to.add(Rank(number, link, "h", "127.0.0.1", 0, {}))
         began = time.monotonic()
-        sent_to.send_all(channel.DATA, bytes(64 << 20))
-    assert len(lost) == 6 and not sent_to
-    assert time.monotonic() - began < 10  # 12 seconds with a limit for each agent
+        sent_to.send_all(channel.DATA, bytes(16 << 20))
+    assert len(lost) == 40 and not sent_to
+    assert time.monotonic() - began < 60  # 80 seconds with a limit for each agent
     for sock in stopped:
         sock.close()
+
+
+def test_a_host_is_not_silent_while_its_agent_does_not_read():
+    """The kernels of such hosts exchange messages less and less often."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stopped = socket.create_connection(listener.getsockname())
+        link = Channel(listener.accept()[0], channel.FROM_AGENTS)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                link.sock.send(bytes(1 << 20))
+        time.sleep(2)
+        assert link.silence() == 0
+        link.close()
+        stopped.close()
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,27 @@ def test_a_job_survives_a_link_that_is_down_for_12_seconds(own_cluster):
     assert launcher.returncode == 0, err
 
 
+PRINTS = """
+import hvdlite as hvd
+hvd.init()
+while hvd.rank() == 2:
+    print("text" * 50)
+hvd.numpy.barrier()
+"""
+
+
+@pytest.mark.parametrize("transport", ["mpi", "tcp"])
+def test_ranks_that_print_end_on_a_host_that_is_cut_off(own_cluster, transport):
+    """The agent on this host waits until the launcher reads the rank's output."""
+    line = ["--transport", transport, "-H", "h0,h1,h2", "--host-timeout", 6, *python(PRINTS)]
+    launcher = start(*line, prefix=own_cluster.command([]), env=own_cluster.environment())
+    assert launcher.stdout.readline().startswith("[2] text")
+    own_cluster.link("h2", up=False)
+    launcher.communicate(timeout=TIMEOUT)
+    agents = "hvdlite.launch.agent"
+    clusters.wait_for(lambda: agents not in str(own_cluster.processes("h2")), "the agent's end")
+
+
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
 def test_the_error_names_a_host_whose_firewall_passes_only_ssh(own_cluster):
     own_cluster.firewall("h2")
