@@ -127,9 +127,8 @@ static bool check_size(struct channel *c, int peer, const struct frame *p, size_
     return false;
 }
 
-/* If the frame for a new receive has begun to arrive already, in memory of the channel: copies the
- * bytes that have arrived to the receive's memory, and directs the rest there. Returns false if no
- * such frame is arriving. */
+/* If a frame began to arrive before its receive was posted: copies the frame's bytes from the
+ * channel's memory to the receive's memory, where the rest then arrives. False: no such frame. */
 static bool redirect_frame(struct channel *c, int peer, struct frame *p) {
     struct link *l = &c->net->peers[peer].links[STREAM_DATA];
     if (!l->begun || !l->early || l->head.group != c->group) return false;
@@ -198,8 +197,8 @@ void channel_over(struct net *n, uint32_t group, const int *peers, int size) {
     net_lock(n);
     const struct channel *c = n->channels;
     while (c && c->group != group) c = c->next;
-    /* A rank that has failed tells all ranks itself. If this rank's report arrived first, the
-     * others would blame this rank. */
+    /* The rank that failed first sends FRAME_OVER to all ranks. If a FRAME_OVER of this rank
+     * arrived earlier, the receiver would blame this rank. */
     bool told = group && c && c->over;
     for (int i = 0; i < size && !told; i++)
         if (peers[i] >= 0 && peers[i] < n->size && peers[i] != n->rank)

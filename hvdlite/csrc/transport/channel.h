@@ -15,7 +15,7 @@ enum channel_state { CHANNEL_EARLY, CHANNEL_OPEN, CHANNEL_CLOSED };
 
 /* Functions of the channel's owner. The channel also calls them from other threads. */
 struct channel_owner {
-    void (*ring)(void *arg); /* a frame was sent or has arrived, or channel_check would fail */
+    void (*ring)(void *arg); /* called after each frame sent or received, and after a failure */
     void (*lost)(void *arg, int peer);
     void *arg;
 };
@@ -33,7 +33,7 @@ struct channel {
     struct frame *frames, *free;
     int over; /* 1 + the first peer that has reported a failure of this group; 0: none */
     double over_since;
-    int cut; /* 1 + the peer whose frame had another size than its receive; 0: none */
+    int cut; /* 1 + the peer that sent more or fewer bytes than expected; 0: none */
 };
 
 /* Delivers the frames of all groups to their channels. */
@@ -50,7 +50,7 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
 int channel_irecv(struct channel *c, void *data, size_t bytes, int from, struct frame **p,
                   hvd_error *err);
 void channel_done(struct channel *c, struct frame *p); /* call it when the transfer is complete */
-/* From now on no transfer touches its buffer. */
+/* After this call no transfer reads or writes the caller's memory. */
 void channel_abandon(struct channel *c);
 
 /* Sends a message; copies the data. */
@@ -60,10 +60,9 @@ int channel_send(struct channel *c, int to, const void *data, size_t size, hvd_e
 void channel_over(struct net *n, uint32_t group, const int *peers, int size);
 /* Returns the next message from the peer `from`, or from any peer (NOBODY). NULL: no message. */
 struct frame *channel_take(struct channel *c, int from);
-/* Fails if a frame and its receive had different sizes, if memory for a frame was short, if this
- * rank can't use a stream, if the peer `from` (NOBODY: none) has left the job, or if a rank has
- * closed its group after a failure and has not told the cause within `patience` seconds. Before
- * this call, take the messages that have arrived. */
+/* Fails in these cases: a frame and its receive had different sizes; memory for a frame was short;
+ * this rank can't use a stream; the peer `from` (NOBODY: no peer) has left the job; a rank closed
+ * the group after a failure, `patience` seconds ago. First take the messages that have arrived. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
 /* Sets the error of a frame whose size differs from the size of its receive. */
 int channel_cut(int peer, hvd_error *err);

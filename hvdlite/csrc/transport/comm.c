@@ -42,17 +42,17 @@ void comm_count_window(const struct comm *comm, size_t bytes) {
 
 struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->helpers; }
 
-/* A wait for data fails after this many times the limit (HVDLITE_DATA_TIMEOUT_SECONDS). At the
- * limit, engines find a silent rank and name it in their error. So this wait fails by itself only
- * if the other rank's engine answers, but sends no data. A quarter is longer than the interval at
- * which engines look for silent ranks, at most a sixteenth of the limit (negotiation/watch.c). */
+/* A wait for data fails after HVDLITE_DATA_TIMEOUT_SECONDS times this factor. Engines find a silent
+ * rank earlier and name it in their error: they look for silent ranks at intervals of at most a
+ * sixteenth of the limit (negotiation/watch.c). So this wait fails by itself only if the other
+ * rank's engine answers, but sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
 /* What a rank waits for. */
 struct awaited {
     int peer;        /* the awaited rank, as the transport numbers it */
     bool rings;      /* arriving data ends a sleep on the ticket */
-    unsigned ticket; /* taken before the check for data, if transport_blocks */
+    unsigned ticket; /* taken before the check for data, so that a sleep misses no data */
 };
 
 /* Yields, naps or sleeps. If arriving data wakes this rank, the rank sleeps instead of yielding,

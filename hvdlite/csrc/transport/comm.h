@@ -30,7 +30,7 @@ struct comm {
     const struct layout *layout;
 };
 
-/* A data transfer under way; a zeroed one is complete. */
+/* A data transfer. If the struct is zeroed, the transfer is complete. */
 struct transfer {
     uint64_t handle[2]; /* used by the transport only */
     int peer;           /* the other rank's number in the transport */
@@ -54,16 +54,15 @@ int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
-/* Fails if a wait for data of `peer`, a rank of the transport, has lasted for `seconds`, and this
- * exceeds the limit. */
+/* Fails if a wait for data has lasted longer than the limit: for `seconds`, for data of `peer`, a
+ * rank of the transport. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
-/* For a comm with a window: wait, like comm_wait, until one rank, or all other ranks, have raised
- * the flag for the round. */
+/* Waits until the rank's flag in the window (shm/window.h) counts the round. comm_wait_flags waits
+ * for the flags of all other ranks. */
 int comm_wait_flag(const struct comm *comm, int rank, enum window_flag flag, uint64_t round,
                    hvd_error *err);
 int comm_wait_flags(const struct comm *comm, enum window_flag flag, uint64_t round, hvd_error *err);
-/* Returns when no rank reads this rank's slot for the round any more, so this rank may overwrite
- * the slot. */
+/* Waits until no rank reads old data in this rank's part of the window (slot) for the round. */
 int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err);
 
 /* Returns the threads that share this rank's large copies and sums; NULL: none. */
@@ -92,7 +91,7 @@ struct layout {
     int *local_of;    /* array by rank: the rank's number among the ranks of its host */
     int *by_host;     /* array of all ranks, host by host */
     struct comm host; /* the ranks of this host */
-    /* the ranks of this rank's lane, in the order of hosts; size 0: this rank is in no lane */
+    /* this rank's lane, one rank of each host, by host; size 0: this rank is in no lane */
     struct comm lane;
     bool windows; /* true: every host has a window */
     int *memory;  /* contains all arrays of this struct */

@@ -9,10 +9,10 @@
 enum { COST_FEW = 4, COST_MANY = 8 };
 
 struct cost {
-    double alpha; /* per message, without its bytes */
-    double first; /* per byte of the first segment */
-    double next;  /* per byte of the following segments, up to COST_FEW */
-    double beta;  /* per byte of all later segments */
+    double alpha; /* seconds of an empty message */
+    double first; /* seconds per byte of a message's first segment */
+    double next;  /* seconds per byte of the segments from number 2 to number COST_FEW */
+    double beta;  /* seconds per byte of the segments after number COST_FEW */
     /* 0 to 1: the part of a segment's cost that does not depend on the segment's length */
     double message;
     /* >= 1: factor for the cost of bytes in algorithms with few steps, which send to distant ranks,
@@ -23,7 +23,7 @@ struct cost {
 /* A cost in which every byte costs the same. */
 #define COST_OF(a, b, f) {.alpha = (a), .first = (b), .next = (b), .beta = (b), .far = (f)}
 
-/* For messages through MPI between ranks of one host, where nothing is measured. */
+/* For messages between ranks of one host: a job measures only messages between hosts. */
 static const struct cost COST_ON_A_HOST = COST_OF(5e-6, 0.3e-9, 1);
 
 /* For messages between hosts, if the choice of algorithms must not change from run to run. */

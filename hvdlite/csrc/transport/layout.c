@@ -1,10 +1,10 @@
-/* Which ranks share a host, and the groups of ranks that follow from it. */
+/* Makes a layout (comm.h): the ranks of each host, and the lanes, with one rank of each host. */
 #include "transport/comm.h"
 
 #include <stdlib.h>
 
-/* Numbers the hosts, and the ranks of each host; stores the number of ranks of each host in
- * `count`. Returns the smallest of these numbers. */
+/* Gives each host a number, and each rank a number on its host. Sets count[h] to the number of
+ * ranks of host h. Returns the smallest count. */
 static int number_ranks(struct layout *l, const int *lowest, int size, int *count) {
     int least = size;
     for (int r = 0; r < size; r++) {

@@ -91,8 +91,8 @@ void link_close(struct link *l) {
 /* ---- errors ---- */
 
 /* Handles the errno of a failed call. Sets *ready to false if the socket was not ready. Sets *over
- * if nothing more can move in this direction: the peer has ended, which reading the stream will
- * report, or there is an error on this rank's side, which l->error keeps. */
+ * if nothing more can move in this direction. Either the peer has ended: reading the stream will
+ * report this end. Or there is an error on this rank's side: l->error keeps it. */
 static void note_error(struct link *l, bool *ready, bool *over) {
     static const int ENDS[] = {EPIPE,        ECONNRESET,  ECONNABORTED, ETIMEDOUT,
                                EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,    ENETDOWN};

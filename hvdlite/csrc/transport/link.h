@@ -21,7 +21,7 @@ struct frame_head {
 };
 
 /* LINK_LONGEST: bytes of the longest frame. Senders refuse longer frames, so a larger length is
- * damage. LINK_AHEAD: bytes that are read ahead, and copied once more; chosen, not measured. */
+ * damage. LINK_AHEAD: bytes of a buffer for short frames, read together; chosen, not measured. */
 enum { LINK_LONGEST = 1 << 30, LINK_AHEAD = 4096 };
 
 /* A frame to send, the memory for a frame to receive, or a frame that arrived before its receive
@@ -64,9 +64,9 @@ struct link {
     char ahead[LINK_AHEAD];
 };
 
-/* The owner's functions. `begin` sets l->into to memory of head.bytes and returns true; if `begin`
- * returns false, the link stops reading until the next pull. `sent`: a frame that the link does not
- * own has been sent. */
+/* The owner's functions. `begin` sets l->into to memory for the frame's data (NULL drops the data)
+ * and returns true; if `begin` returns false, the link stops reading until the next link_pull. The
+ * link calls `sent` after it has sent a frame of the owner (own false). */
 struct link_owner {
     bool (*begin)(void *arg, struct link *l);
     void (*arrived)(void *arg, struct link *l);

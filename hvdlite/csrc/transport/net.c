@@ -54,7 +54,7 @@ static void note_end(struct net *n, int rank) {
 }
 
 bool net_is_cut(const struct net *n, int peer) {
-    /* if the peer had died, this rank would have detected it by now */
+    /* The peer's stream ended long ago. If the peer had died, this rank would know it by now. */
     double ended = n->peers[peer].ended[STREAM_DATA];
     return ended > 0 && clock_now() - ended > 3 * CAUSE_COMES_FIRST;
 }
@@ -250,8 +250,9 @@ void net_close(struct net *n, bool clean) {
      * failure other ranks may be dead, so the limit is short. */
     static const double TO_SEND = 5, TO_SEND_UNCLEAN = 0.2, TO_HEAR = 0.2;
     net_lock(n);
+    /* no event makes net_look read a frame that arrived long ago and waited for a receive */
     for (int r = 0; r < n->size; r++)
-        if (r != n->rank) net_pull(n, r, STREAM_DATA); /* a frame may have waited for a receive */
+        if (r != n->rank) net_pull(n, r, STREAM_DATA);
     if (clean) send_farewell(n);
     wait_until(n, all_sent, clean ? TO_SEND : TO_SEND_UNCLEAN);
     for (int r = 0; r < n->size; r++)

@@ -41,9 +41,9 @@ struct peer {
     double ended[STREAMS]; /* time when each stream ended; 0: still open */
 };
 
-/* Seconds. If a rank ends because its job or group failed, other ranks do not blame this rank so
- * soon, because they must first detect the rank that caused the failure. */
-static const double CAUSE_COMES_FIRST = 1; /* chosen, not measured */
+/* Seconds; chosen, not measured. If a rank ends because its job or group failed, other ranks do not
+ * blame this rank so soon, because they must first detect the rank that caused the failure. */
+static const double CAUSE_COMES_FIRST = 1;
 
 struct net {
     struct mutex lock; /* guards all fields */
@@ -76,8 +76,8 @@ static inline void net_unlock(struct net *n) { mutex_unlock(&n->lock); }
 
 /* Sends and receives without blocking, and delivers the frames that have arrived. */
 void net_look(struct net *n);
-/* Calls net_look from time to time, for a busy engine that gets its messages from mailboxes. Such
- * an engine must still see a stream end, because all other ranks may have ended. */
+/* Calls net_look from time to time, for a busy engine that gets its messages from mailboxes. If all
+ * other ranks end, the engine learns this only from the ends of their streams. */
 void net_look_seldom(struct net *n);
 void net_pull(struct net *n, int peer, enum stream stream);
 void net_send(struct net *n, int peer, enum stream stream, struct frame *p); /* see link_send */

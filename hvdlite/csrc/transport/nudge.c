@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* `count` increases with each nudge from one rank to another, so that repeated datagrams are
- * ignored. */
+/* Wakes a rank. `count` increases with each datagram from one rank to another, so that the receiver
+ * ignores copies of old datagrams. */
 struct datagram {
     uint32_t from, to;
     uint64_t count;
@@ -25,13 +25,13 @@ struct datagram {
 
 struct contact {
     struct nudge_card card;
-    /* the rank's address and port, from its nudges; 0: none has arrived */
+    /* the address and port from which the rank's datagrams come; 0: none has arrived */
     _Atomic uint64_t answers;
-    _Atomic int sock; /* this rank's socket that received the nudges */
-    uint64_t sent;    /* number of nudges sent to the rank */
-    uint64_t count;   /* the count of the rank's last nudge */
+    _Atomic int sock; /* this rank's socket that received these datagrams */
+    uint64_t sent;    /* number of datagrams sent to the rank */
+    uint64_t count;   /* `count` of the rank's last datagram */
     double met;       /* time of the rank's last message; 0: none has arrived */
-    int nudged;       /* number of nudges sent to the rank, counted up to ENOUGH */
+    int nudged;       /* number of calls of nudges_send, counted up to ENOUGH */
 };
 
 struct nudges {
@@ -185,11 +185,11 @@ static void send_to(int sock, const struct datagram *d, uint32_t address, uint32
     sendto(sock, d, sizeof *d, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at);
 }
 
-/* Returns true if the rank has no socket for nudges, or is awake, because it has just sent a
- * message. But each rank gets at least ENOUGH nudges, from which it learns that nudges arrive. */
+/* Returns true if the rank can't receive datagrams that wake it (nudges), or is awake, because it
+ * has just sent a message. An awake rank gets ENOUGH nudges, too: it learns that nudges arrive. */
 static bool needs_no_nudge(struct contact *p, double now) {
-    static const double AWAKE = 200e-6; /* seconds after a message; as long as PAUSE */
-    enum { ENOUGH = 3 };                /* chosen: a nudge, which is a datagram, may get lost */
+    static const double AWAKE = 200e-6; /* a sender of a message stays awake so many seconds */
+    enum { ENOUGH = 3 };                /* chosen: the network may lose a datagram */
     if (p->nudged < ENOUGH)
         p->nudged++;
     else if (now - p->met < AWAKE)

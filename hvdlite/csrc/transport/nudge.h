@@ -28,21 +28,21 @@ struct nudge_card {
 
 struct nudges;
 
-/* Binds one socket to each address of this host that interfaces_find(interfaces) finds; one_host:
- * all ranks are on this host, so binds to the loopback address only. Returns NULL and zeroes the
- * card if there is no such address or sockets are not allowed. */
+/* Binds one socket to each address of this host that interfaces_find(interfaces) finds; if all
+ * ranks are on this host (one_host), only to the loopback address. Returns NULL and zeroes the card
+ * if there is no such address or sockets are not allowed. */
 struct nudges *nudges_open(bool one_host, const char *interfaces, struct nudge_card *card);
 
-/* `cards`: array of size, copied. A thread calls `ring` after each nudge. Fails if memory is short
- * or the thread can't start. */
+/* Copies `cards`, an array of size. A thread calls `ring` after datagrams that wake this rank.
+ * Fails if memory is short or the thread can't start. */
 int nudges_start(struct nudges *n, const struct nudge_card *cards, int size, int self,
                  void (*ring)(void *arg), void *arg);
 
-/* Nudges the rank unless it is surely awake. This and the next functions accept n = NULL. */
+/* Wakes the rank with a datagram, unless the rank is surely awake. From here on n may be NULL. */
 void nudges_send(struct nudges *n, int to, double now);
 
-/* Records that a message from the rank has arrived, so the rank is awake. Until a nudge from this
- * rank has arrived, too, nudges_missing returns true. */
+/* Records that a message from the rank has arrived, so the rank is awake. nudges_missing returns
+ * true until a datagram from the same rank has arrived, too. */
 void nudges_heard(struct nudges *n, int from, double now);
 
 /* Returns true if messages of some rank arrive without nudges, so that only polling finds them. */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What each rank reports: whether it has mapped, and whether it wants, its host's shared memory. */
+/* Each rank reports whether it has mapped its host's shared memory, and whether it wanted to. */
 struct mapped {
     bool mapped, wanted;
 };
@@ -148,9 +148,9 @@ int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
 }
 
 void on_host_close(struct on_host *o, struct transport *t, bool clean) {
-    /* seconds; limited, because the receiver of a message may have been killed after it left */
+    /* seconds; limited, because a killed receiver makes no room in its mailbox */
     static const double TO_SEND = 5;
-    /* before the window is freed, because the threads of `life` and `nudges` ring its doorbell */
+    /* end the threads of `life` and `nudges` first: their doorbell is in memory that is freed */
     on_host_unwatch(o);
     close_nudges(o);
     free(o->cards);

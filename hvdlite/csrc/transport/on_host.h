@@ -31,11 +31,11 @@ struct on_host {
 };
 
 /* t->all must have rank and size. lowest[r]: the lowest rank of the host of rank r. The caller sets
- * t->wakes to what wakes a rank if the ranks share no window; 0: nothing, so nudges are used. */
+ * t->wakes for ranks that share no memory; WAKES_POLL becomes WAKES_NUDGE. */
 int on_host_open(struct on_host *o, struct transport *t, const int *lowest,
                  const struct transport_config *config, hvd_error *err);
-/* clean: waits until this rank's last messages are in the mailboxes. The other ranks read their
- * mailboxes until the message BYE, so there will be room. */
+/* clean: waits until this rank's last messages are in the receivers' mailboxes. There will be room,
+ * because each rank reads its mailbox until the coordinator's last message, BYE. */
 void on_host_close(struct on_host *o, struct transport *t, bool clean);
 
 /* Stops watching processes, because another transport watches them. */

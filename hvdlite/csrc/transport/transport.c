@@ -14,8 +14,8 @@ int transport_receive(struct transport *t, struct message *message, hvd_error *e
 }
 
 /* Polling MPI takes about 30 us, so polling every millisecond costs 3 % of a core. The engine polls
- * so often only while a tensor waits. If a nudge is lost, the engine finds the message when it
- * polls after the sleep. */
+ * so often only while a tensor waits. If the datagram that should end a sleep (nudge) is lost, the
+ * engine finds the message when it polls after the sleep. */
 double transport_longest_sleep(struct transport *t, bool pending) {
     static const double POLL = 1e-3, LONGEST[][2] = {/* seconds: idle, with pending tensors */
                                                      [WAKES_POLL] = {10e-3, POLL},

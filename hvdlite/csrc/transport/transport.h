@@ -30,7 +30,7 @@ struct transport_config {
     /* The ranks of a host share a window if they can; without a window all data goes through
      * streams or MPI. */
     bool window;
-    bool nudge;     /* nudges wake the receivers of messages that wake no rank by themselves */
+    bool nudge;     /* datagrams (nudge.h) wake the receivers of messages that MPI moves */
     double timeout; /* seconds after which a wait for another rank fails; 0: never */
 };
 
@@ -54,21 +54,20 @@ struct transport_ops {
     int (*gather)(struct transport *, void *all, size_t each, hvd_error *);
     /* See transport_died. NULL: only this transport needs to know of the death. */
     void (*died)(struct transport *, int rank, enum fate fate);
-    /* In a forked child: closes the files that would hide the parent's end from the other ranks.
-     * NULL: nothing to do. */
+    /* Closes the parent's sockets in a forked child: while they are open, the other ranks can't see
+     * that the parent has ended. NULL: nothing to do. */
     void (*forked)(struct transport *);
-    void (*abandon)(struct transport *); /* from now on no transfer uses its buffer */
+    void (*abandon)(struct transport *); /* ends all uses of the callers' buffers */
     void (*close)(struct transport *, bool clean);
 };
 
 /* What ends the sleep of a rank that has nothing to do. Each value includes the values above it. */
 enum wakes {
     WAKES_POLL, /* some messages end no sleep: only polling the transport finds them */
-    /* a nudge (nudge.h) that was sent after the message; it may arrive before the message */
+    /* a datagram (nudge.h) that is sent after the message, but may arrive before it */
     WAKES_NUDGE,
-    /* the arrival of a message, but not the arrival of data, so a wait for a transfer polls */
-    WAKES_MESSAGE,
-    WAKES_DATA, /* the arrival of a message or of data, so a wait for a transfer sleeps */
+    WAKES_MESSAGE, /* a message ends the sleep; data does not, so a wait for data polls */
+    WAKES_DATA,    /* a message or data ends the sleep, so a wait for data sleeps */
 };
 
 struct transport {

@@ -50,8 +50,8 @@ static int check_mpi(const struct transport *t, int peer, int code, const char *
 
 /* ---- data ---- */
 
-/* Finds a free request. The transfer keeps its index and not its address, because growing the array
- * moves the requests. */
+/* Finds a free request. The transfer stores the request's index and not the request's address,
+ * because growing the array moves the requests. */
 static int claim_request(struct mpi_transport *m, struct transfer *x, MPI_Request **out,
                          hvd_error *err) {
     size_t i = 0, n = 2 * m->nrequests + 16;
@@ -245,8 +245,8 @@ static int open_all(struct mpi_transport *m, MPI_Comm comm, const struct transpo
 static void mpi_close(struct transport *t, bool clean) {
     struct mpi_transport *m = self(t);
     on_host_close(&m->shm, t, clean);
-    /* If not clean, the copies leak: a dead rank never receives them, so MPI may still read
-     * them. */
+    /* If not clean, copies of sent messages are not freed: MPI may still read a copy whose receiver
+     * is dead. */
     for (struct outgoing *o = clean ? m->outgoing : NULL, *next; o; o = next) {
         next = o->next;
         MPI_Wait(&o->request, MPI_STATUS_IGNORE);

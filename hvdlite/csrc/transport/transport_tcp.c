@@ -136,7 +136,7 @@ static unsigned tcp_listen(struct transport *t) {
     return atomic_load(&m->by_doorbell) ? doorbell_listen(m->shm.doorbell) : bell_listen(&m->bell);
 }
 
-/* Returns whether to poll, because no event reports that a mailbox or a socket has room again. */
+/* Returns true while data waits for something that no event reports, such as room in a mailbox. */
 static bool tcp_polls(struct transport *t) {
     struct tcp_transport *m = self(t);
     bool by_doorbell = atomic_load(&m->by_doorbell);
@@ -254,7 +254,7 @@ static int open_all(struct tcp_transport *m, const int *ranks, const int *hosts,
                     const struct transport_config *config, hvd_error *err) {
     int bell = bell_open(&m->bell, err);
     HVD_TRY(number_ranks(m, ranks, err));
-    net_lock(m->net); /* the channel first, because its closing tells others of a later failure */
+    net_lock(m->net); /* open the channel first: its close tells all ranks of a later failure */
     int code = channel_open(&m->channel, m->net, (uint32_t)number,
                             (struct channel_owner){ring_bell, note_lost_peer, m}, err);
     net_unlock(m->net);
@@ -277,7 +277,7 @@ static void close_channel(struct tcp_transport *m, bool clean) {
 
 static void tcp_close(struct transport *t, bool clean) {
     struct tcp_transport *m = self(t);
-    if (m->channel) close_channel(m, clean); /* first: other groups ring the doorbell through it */
+    if (m->channel) close_channel(m, clean); /* first: through it, other groups ring the doorbell */
     on_host_close(&m->shm, t, clean);
     if (m->job == t) net_close(m->net, clean);
     bell_close(&m->bell);
@@ -320,7 +320,7 @@ int transport_tcp_open(struct transport **out, const void *sockets, struct trans
                        hvd_error *err) {
     const hvd_sockets *s = sockets;
     struct net *n = NULL;
-    (void)job_ranks; /* NULL, like job */
+    (void)job_ranks; /* NULL: opens the transport of a job, not of a group in a job */
     HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
     struct tcp_transport *m = new_transport(n, job, s->size, err);
     if (!m) return net_close(n, false), err->code;

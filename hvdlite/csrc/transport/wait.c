@@ -15,10 +15,10 @@ static const double LONG_WAIT = 100e-6;
  * 1.5 to 4 ms. The other threads of this process and of the other ranks often take 0.3 to 1 ms
  * between two calls, so a shorter limit would make ranks sleep although they are alone. */
 static const double SLICE = 1e-3;
-/* After a yield that took long, waits sleep instead of yielding for CROWDED times as long. The next
- * yield then tests whether other programs still use the cores, so these tests take at most a
- * quarter of the time. With a larger factor, ranks sleep too long after a program that uses a core
- * only now and then, and sleeping ranks are late for each other. */
+/* After a yield that took long, waits sleep for CROWDED times as long. Then they yield again, to
+ * test whether other programs still use the cores. So these yields take at most a quarter of the
+ * time. With a larger factor, ranks sleep too long after a program that uses a core only now and
+ * then, and sleeping ranks are late for each other. */
 static const double CROWDED = 3;
 
 /* Returns an eighth of the time waited so far, so a wait lasts at most an eighth too long. */
@@ -49,7 +49,7 @@ bool wait_is_crowded(struct wait_policy policy, double now) {
 
 /* If a yield takes longer than SLICE, a computing thread has used the core. Then waits sleep
  * instead of yielding, because a thread that wakes up from a sleep may interrupt a computing
- * thread, and a thread that has yielded may not. */
+ * thread, but a thread that has yielded waits until the computing thread's time slice ends. */
 static void yield_core(struct waiter *w) {
     clock_yield();
     if (!w->policy.crowd) return;

@@ -2,7 +2,7 @@
  *
  * A spinning thread takes its core from training. So a rank spins only if every rank of the host
  * has its own core. Naps grow with the time waited: after a long wait, a little more delay does not
- * matter. A struct waiter serves one wait or a series of similar waits. One thread. */
+ * matter. A struct waiter serves one wait, or similar waits one after another, of one thread. */
 #ifndef HVDLITE_TRANSPORT_WAIT_H
 #define HVDLITE_TRANSPORT_WAIT_H
 
@@ -33,7 +33,7 @@ struct patience {
 
 struct waiter {
     double since; /* time of the first unsuccessful check; 0: none yet */
-    double usual; /* seconds that the last wait of the series took; 0: none yet */
+    double usual; /* seconds that this waiter's last wait took; 0: none yet */
     double now;   /* time of the last check */
     struct wait_policy policy;
 };
@@ -42,7 +42,7 @@ struct waiter {
  * that many seconds. */
 double waiter_next(struct waiter *w, double now, struct wait_policy policy, double longest_nap);
 
-/* Records that the wait has ended, so that the waiter can serve the next wait of the series. */
+/* Records that the wait has ended, so that the waiter can serve the next wait. */
 void waiter_done(struct waiter *w, double now);
 
 /* Spins, yields or naps as waiter_next's result says. */
