@@ -26,8 +26,8 @@ static struct {
     int exit_code; /* the exit code of a forked child */
 } process = {.lock = PTHREAD_RWLOCK_INITIALIZER, .failing = MUTEX_WITHOUT_WAITS};
 
-/* Lets waiting writers take the lock before this thread, a new reader; otherwise a sequence of
- * readers could keep a writer waiting for ever. The wait has a limit, because this thread may hold
+/* Waits until no writer waits for the lock. Otherwise a sequence of new readers, such as this
+ * thread, could keep a writer waiting for ever. The wait has a limit, because this thread may hold
  * the read lock already: a watcher (hvd_watch) runs while the lock is held. */
 static void let_writers_go_first(void) {
     /* longer than HVD_WAIT_MS, after which a waiting caller leaves the context */
@@ -122,8 +122,8 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* Runs on an engine's thread, which may wait for the lock: no thread that has the write lock waits
- * for an engine. */
+/* Runs on an engine's thread. It may wait for the lock, because no thread that has the write lock
+ * waits for an engine. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < process.current->job.ngroups; id++) {
@@ -202,9 +202,9 @@ struct group *context_take_group(int id) {
     return g;
 }
 
-/* Uses the lock `failing`, because other threads or this thread may hold `lock` for HVD_WAIT_MS. */
+/* Uses the lock `failing`, because a thread, even this thread, can hold `lock` for HVD_WAIT_MS. */
 struct failures *context_lock_failures(void) {
-    watch_forks(&(hvd_error){0}); /* no job may have been opened yet */
+    watch_forks(&(hvd_error){0}); /* needed if this process has not opened a job yet */
     mutex_lock(&process.failing);
     return &process.failures;
 }

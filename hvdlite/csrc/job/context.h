@@ -23,13 +23,13 @@ uint64_t context_job_number(void);
 /* Returns HVD_OK, or the first cause of the failure that ended the job. */
 int context_why_failed(hvd_error *err);
 
-/* ---- never between context_enter and context_leave: these functions wait for their lock ---- */
+/* ---- these functions wait until each thread that has called context_enter leaves ---- */
 /* Opens the job. Collective. */
 int context_open(struct bootstrap *bootstrap, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);
-/* Fails if the held job has been closed meanwhile. */
+/* Fails if the job has been closed since context_hold. */
 int context_add_group(struct job *held, struct group *g, int *id, hvd_error *err);
 /* removes the group from the job; NULL: no such group */
 struct group *context_take_group(int id);

@@ -23,7 +23,7 @@ struct hvd_limit {
     bool lifted;
 };
 
-/* Enters the context if this process is still in the limit's job. */
+/* Enters the context if the present job is the job of l->ranks. */
 static bool enter_job(const struct hvd_limit *l) {
     if (context_enter(NULL)) return false;
     if (context_job_number() == l->job) return true;
@@ -31,8 +31,8 @@ static bool enter_job(const struct hvd_limit *l) {
     return false;
 }
 
-/* Returns whether the limit's job still runs. If the job has failed, fills *why. After the end or a
- * failure of the job, no rank of the job takes part in the caller's MPI call any more. */
+/* Returns whether the job of l->ranks still runs. If the job has failed, fills *why. After the end
+ * or a failure of the job, its ranks do not join the MPI call in which this process waits. */
 static bool is_running(const struct hvd_limit *l, hvd_error *why) {
     if (!enter_job(l)) return false;
     bool failed = context_why_failed(why);

@@ -192,8 +192,8 @@ static void log_choices(const struct job *j, const struct transport *t, double s
              seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
-/* Takes over those options of rank 0 that must be equal on all ranks, because they decide which
- * algorithms run, and the text of the error about a silent rank (transport_dead). */
+/* Takes over those options of rank 0 that must be equal on all ranks: some of them select the
+ * algorithms, others change the text of the error about a silent rank (transport_dead). */
 static int use_options_of_rank_0(struct job *j, const struct transport *t, hvd_error *err) {
     struct options *o = &j->config.options;
     double values[] = {o->deterministic, o->data_timeout, o->stall_failure};
@@ -283,8 +283,8 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
     open_flight(j);
     struct group *world = group_new(err);
     if (!world) return err->code;
-    /* Adds the group before its engine starts: after the start, a failure would close the engine,
-     * and thus wait for the engine's thread, which may wait for the caller's lock (give_up). */
+    /* Add the group before its engine starts. If the addition failed after the start, the engine's
+     * thread could wait for this thread's lock (give_up), while this thread waits for its end. */
     if (!code) code = job_add(j, world, &id, err);
     bool added = !code;
     code = open_world(j, world, bootstrap, code, err);

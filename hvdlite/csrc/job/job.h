@@ -2,7 +2,7 @@
  *
  * Group 0 has all ranks. Groups may have ranks in common; their engines do not wait for each other.
  * During a call of job_* no other thread may add or remove groups: callers hold the lock of
- * context.h, except for functions marked "no lock". */
+ * context.h, except where a comment says otherwise. */
 #ifndef HVDLITE_JOB_JOB_H
 #define HVDLITE_JOB_JOB_H
 
@@ -22,7 +22,7 @@ struct bootstrap {
 struct group {
     struct transport *transport;
     struct engine *engine;
-    int *job_ranks; /* by rank of the group: the rank's number in the job; NULL: they are equal */
+    int *job_ranks; /* by rank of the group: the rank's number in the job; NULL: the same number */
 };
 
 struct job {
@@ -50,11 +50,11 @@ void job_close(struct job *j);
  * rank 0 writes a file. */
 int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err);
 
-/* NULL: no such group, or closed. */
+/* Returns NULL if there is no such group, or if it is closed. */
 struct group *job_group(const struct job *j, int id);
 
-/* job_make_group makes a group; collective; no lock. `job_ranks`: the numbers that the group's
- * ranks have in the job. job_add then adds the group to the job and returns the group's id. */
+/* job_make_group makes a group. All ranks of the group call it, without a lock. `job_ranks`: the
+ * ranks' numbers in the job. job_add then adds the group to the job and returns the group's id. */
 int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);

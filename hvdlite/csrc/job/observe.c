@@ -78,8 +78,8 @@ int hvd_timeline_stop(hvd_error *err) {
 /* ---- kept errors ----
  *
  * A framework raises the error of a collective as its own exception, which has only the text of the
- * error. By the hash at the end of this text, hvd_kept_failure finds the other fields. It is a hash
- * of the text, not the number of the error, because the text must be equal on all ranks. */
+ * error. The text ends with a hash of itself, by which hvd_kept_failure finds the other fields. A
+ * number of the error could differ between ranks, but the text must be equal on all ranks. */
 
 const char hvd_error_mark[] = " [hvdlite error ";
 

@@ -2,7 +2,7 @@
  * handlers.
  *
  * Only this file handles signals. There are two previous handlers, and neither calls the other: the
- * user's handler, and over it hvdlite's handler that writes Python stacks. */
+ * user's handler, and hvdlite's handler that writes Python stacks, which was installed later. */
 #define _GNU_SOURCE /* sigaction, gettid by syscall */
 #include "job/stacks.h"
 

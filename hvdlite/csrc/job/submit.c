@@ -108,7 +108,7 @@ int hvd_submit(int group, struct tensor *tensor, hvd_error *err) {
     return code ? error_of(err, tensor->request.name) : HVD_OK;
 }
 
-/* Does nothing if the group has been closed, because its corked tensors have then ended. */
+/* Does nothing for a closed group: the end of the group has ended its held-back tensors, too. */
 void hvd_cork(int group, bool corked) {
     struct group *g;
     if (context_enter_group(group, "", &g, NULL)) return;
@@ -141,7 +141,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
     if (!h) return NULL;
     handle_lend(h);
     if (hvd_submit(h->group, &h->tensor, err) == HVD_OK) return h;
-    hvd_drop(h); /* the engine's hold, then the caller's */
+    hvd_drop(h); /* the engine's reference, then the caller's */
     hvd_drop(h);
     return NULL;
 }
