@@ -8,11 +8,11 @@ struct aggregated {
     struct aggregated *newer, *older;
     struct map_node by_id;
     uint64_t id;
-    bool open; /* true: reports go up immediately, so no report waits */
-    /* if open: time when this struct is freed; else time when the waiting reports go up */
+    bool open; /* true: reports are sent immediately, so no report waits here */
+    /* if open: time when this struct is freed; else time when the waiting reports are sent */
     double due;
     int n;
-    /* n ranks: the children that have reported their whole branch, and this rank if it has */
+    /* n ranks whose reports wait: children (each for its whole branch), perhaps also this rank */
     int tops[];
 };
 
@@ -132,7 +132,7 @@ static int take_hit(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Passes up that a rank joins or leaves, after all waiting reports. */
+/* Sends all waiting reports to the parent, then the report that a rank joins or leaves. */
 static int take_end(struct aggregate *a, const struct wire_item *item, double now,
                     struct wire_writer *out, hvd_error *err) {
     a->passes = true;
@@ -141,7 +141,7 @@ static int take_end(struct aggregate *a, const struct wire_item *item, double no
     return wire_put(out, item, err);
 }
 
-/* Passes up a whole request, after the waiting reports of the tensor's old version. */
+/* Sends the waiting reports of the tensor's old, cached version, then the new, whole request. */
 static int take_request(struct aggregate *a, const struct wire_item *item, double now,
                         struct wire_writer *out, hvd_error *err) {
     struct aggregated *e;

@@ -15,10 +15,10 @@
 #include "negotiation/tree.h"
 #include "negotiation/wire.h"
 
-/* Chosen, not measured. Shorter: a slightly late rank makes each rank of its branch send a message.
- * Longer: the coordinator learns later of failures and stalls. */
+/* Seconds; chosen, not measured. If shorter, a slightly late rank makes each rank of its branch
+ * send a message. If longer, the coordinator learns later of failures and stalls. */
 #define AGGREGATE_SECONDS 20e-3
-#define AGGREGATE_FORGETS 10 /* seconds after which reports of a late tensor may wait again */
+#define AGGREGATE_FORGETS 10 /* seconds for which reports of a late tensor are not combined */
 
 struct aggregated;
 
@@ -28,7 +28,7 @@ struct aggregate {
     struct map ids; /* from a tensor's cache id to its struct aggregated */
     struct aggregated *newest;
     double due;  /* the earliest `due` of all tensors */
-    bool passes; /* true: a rank of the branch has joined or left, so no report waits any more */
+    bool passes; /* true: no report waits, because a rank of the branch has joined or left */
 };
 
 void aggregate_open(struct aggregate *a, const struct tree *tree);

@@ -1,8 +1,8 @@
-/* Ahead: limits how many bytes the coordinator decides before the ranks need the decisions.
+/* Ahead: limits the bytes of the batches that the coordinator has decided and that still run.
  *
  * A decided tensor can no longer be overtaken or fused, but if a tensor is decided too late, the
- * links are idle. So the coordinator decides the next piece shortly before the piece in flight
- * ends. All ranks run the same batches in the same order, so the coordinator takes its own rank's
+ * links are idle. So the coordinator decides the next batch shortly before the running batch ends.
+ * All ranks run the same batches in the same order, so the coordinator takes its own rank's
  * progress for the progress of all ranks. Pure: the time is an argument. */
 #ifndef HVDLITE_NEGOTIATION_AHEAD_H
 #define HVDLITE_NEGOTIATION_AHEAD_H
@@ -14,9 +14,9 @@
 #define AHEAD_MEASURED SIZE_MAX
 #define AHEAD_UNLIMITED ((size_t)0)
 
-/* How many rates have a part in the median; odd, so that the median is one of the rates. More: the
- * median follows a change of the links later. Fewer: late batches change the median. Chosen, not
- * measured. */
+/* Number of rates of which ahead.c takes the median; odd, so that the median is one of the rates.
+ * Chosen, not measured: with more rates, the median follows a change of the links later; with fewer
+ * rates, some slow batches change the median. */
 enum { AHEAD_RATES = 9 };
 
 struct ahead_batch {
@@ -42,8 +42,8 @@ void ahead_free(struct ahead *a);
  * for the batch to end. SIZE_MAX: no limit. */
 size_t ahead_piece(const struct ahead *a);
 
-/* Returns whether a batch of `bytes` may be decided now. Batches of small tensors may be decided
- * together, up to the bytes of a piece, so that no rank waits for decisions. */
+/* Returns whether a batch of `bytes` may be decided now. Small batches, with up to ahead_piece
+ * bytes together, may be decided at the same time, so that no rank waits for decisions. */
 bool ahead_takes(const struct ahead *a, size_t bytes, double now);
 
 /* Returns when the next batch of any size may be decided. INFINITY: only after a batch has

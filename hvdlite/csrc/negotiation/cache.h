@@ -16,7 +16,7 @@ struct cache_entry {
     uint64_t id;          /* the first entry has 1 */
     struct map_node node; /* by name */
     struct map_node by_id;
-    /* neighbors in the list of entries in order of use; like the nodes, only for cache.c */
+    /* neighbors in the list of entries in order of use; only cache.c uses them and the nodes */
     struct cache_entry *newer, *older;
     /* length of `rows`: the number of ranks if their rows may differ, else 0 */
     uint32_t nrows;
@@ -24,7 +24,7 @@ struct cache_entry {
     /* The engine counts here how often this rank's caller waited for the tensor while another
      * rank's caller did not wait. */
     unsigned waited_alone;
-    /* last, because it is long: the fields that every look-up reads are next to each other */
+    /* long, so it is the last field: the fields that every look-up reads are close to each other */
     struct request request;
 };
 

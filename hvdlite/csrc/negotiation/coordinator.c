@@ -40,7 +40,7 @@ static int add_ready(struct coordinator *c, struct pending *p, hvd_error *err) {
     p->joined = p->nsubmitted < c->config.size;
     p->request.contributors = p->nsubmitted;
     p->direct &= !p->joined;
-    /* a region helps only if it contains the tensors of all ranks */
+    /* tensors are reduced in place only if all ranks have them at the same offset of a region */
     if (!p->direct) p->request.region = 0;
     return HVD_OK;
 }

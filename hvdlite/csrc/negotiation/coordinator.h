@@ -30,7 +30,7 @@ struct coordinator {
     uint64_t last_id;       /* the last id given to a tensor; ids are never reused */
     struct waiting waiting; /* tensors that some rank has not submitted */
     bool look_again;        /* a rank may have left, so all waiting tensors must be checked */
-    /* some rank may submit no other tensor until its last tensor has ended: look for deadlocks */
+    /* true: look for deadlocks, because a tensor with request.last may be waiting */
     bool look_for_last;
     /* reason why all waiting tensors fail from now on; HVD_OK: they do not fail */
     hvd_error over;
@@ -52,8 +52,8 @@ void coordinator_free(struct coordinator *c);
 
 /* coordinator_request, coordinator_hit and coordinator_resent take the reports of ranks. They fail
  * only if memory is short or hvdlite has a bug. After a request of kind join, no tensor waits for
- * `rank` until every rank has joined. why: why `rank` has no data, for every rank's error; "": no
- * reason given. */
+ * `rank` until every rank has joined. If `rank` has no data, `why` is the reason, which the error
+ * on every rank shows; "": no reason given. */
 int coordinator_request(struct coordinator *c, int rank, const struct request *request,
                         const char *why, double now, hvd_error *err);
 /* If the cache has dropped the id, appends a RESEND to `out`: the rank must send the whole

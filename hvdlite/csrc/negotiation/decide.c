@@ -49,8 +49,8 @@ static int decide_left(struct coordinator *c, struct wire_writer *out, hvd_error
     return HVD_OK;
 }
 
-/* Fails all tensors if the end of a job is a deadlock: a tensor waits for a rank, which first waits
- * for the end of its last tensor. */
+/* Fails all tensors if a job can't end: some tensor waits for a rank that submits nothing more
+ * until its last tensor has ended. */
 static int decide_last(struct coordinator *c, struct wire_writer *out, hvd_error *err) {
     struct pending *last = c->look_for_last ? c->waiting.first : NULL;
     while (last && !last->request.last) last = last->next;
@@ -72,8 +72,8 @@ static bool waits_for_silent(const struct pending *p, const bool *silent) {
 }
 
 /* Fails tensors that have waited for longer than stall_failure. Tensors are in the order of their
- * age, the oldest first. Tensors that wait for a silent rank fail with the whole job (silence.c),
- * because the other ranks of an elastic job can then go on. */
+ * age, the oldest first. Leaves out tensors that wait for a silent rank: for a silent rank,
+ * silence.c fails the whole job, and an elastic job then goes on without the rank. */
 static int decide_stalled(struct coordinator *c, double now, const bool *silent,
                           struct wire_writer *out, hvd_error *err) {
     double limit = c->config.options.stall_failure;
@@ -121,7 +121,7 @@ static int name_tensor(struct coordinator *c, const struct pending *p, struct wi
 static void describe_tensor(const struct pending *p, struct wire_item *item) {
     item->request = p->request;
     item->whole = true;
-    item->rows = p->rows; /* unused by an allreduce; no other kind runs without joined ranks */
+    item->rows = p->rows; /* free: with joined ranks, only allreduces run, and have no rows */
     for (int i = 0; i < p->size; i++)
         if (!p->submitted[i]) p->rows[item->nrows++] = i;
 }
@@ -195,15 +195,15 @@ static int decide_conflicts(struct coordinator *c, struct wire_writer *out, hvd_
     return code;
 }
 
-/* Returns the maximum bytes of a batch. The links are idle between two pieces. So unless the user
- * has set the length of pieces, a tensor is cut only if another tensor may overtake its rest. */
+/* Returns the maximum bytes of a batch. The links are idle between two pieces of a tensor. Unless
+ * the user sets a length, tensors are cut only if another tensor may overtake its rest. */
 static size_t longest_batch(const struct coordinator *c) {
     bool fixed = c->config.options.bytes_ahead != AHEAD_MEASURED;
     return fixed || ready_can_be_overtaken(&c->ready) ? ahead_piece(&c->ahead) : SIZE_MAX;
 }
 
-/* Decides ready tensors. Plans the bytes of three pieces: the first two pieces may be decided now,
- * and small tensors of the third piece may be fused with the first two. */
+/* Decides ready tensors. Plans three batches of the maximum length: the first two may be decided
+ * now, and small tensors of the third may be fused with the first two. */
 static int run_ready(struct coordinator *c, double now, struct wire_writer *out, hvd_error *err) {
     struct ready_plan plan;
     size_t piece = longest_batch(c), most = piece < SIZE_MAX / 3 ? 3 * piece : SIZE_MAX;

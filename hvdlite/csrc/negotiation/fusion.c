@@ -25,8 +25,8 @@ static void close_one(struct open *open, size_t i) {
     memmove(&open->of[i], &open->of[i + 1], (open->n - i) * sizeof *open->of);
 }
 
-/* Adds an open batch. If the list is full, first closes the oldest batch, because the most tensors
- * did not fit into it. */
+/* Adds an open batch. If the list is full, first closes the oldest batch, because more tensors did
+ * not fit into it than into any other batch. */
 static void add_open(struct open *open, struct batch_room room) {
     if (open->n == FUSION_OPEN) close_one(open, 0);
     open->of[open->n++] = room;

@@ -14,7 +14,7 @@ bool fusion_fits(const struct request *a, const struct request *b);
 struct fusion_item {
     const struct request *request;
     size_t bytes;
-    /* true: the next piece of the previous item's tensor: it must not join an open batch */
+    /* true: a piece of the same tensor as the previous item; it must begin a new batch */
     bool behind;
 };
 

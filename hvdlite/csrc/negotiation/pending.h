@@ -28,12 +28,12 @@ struct pending {
     bool conflict; /* a rank has no data, or its request conflicts with the first request */
     double since;  /* time when the first rank submitted the tensor */
     bool warned;   /* a stall has been reported */
-    /* number in the order of arrival; of a ready tensor: in the order in which tensors got ready */
+    /* the tensor's number: first in the order of arrival, later in the order of becoming ready */
     uint64_t order;
     size_t decided;               /* for a ready tensor: bytes that are in decided batches */
     bool done;                    /* all bytes of the tensor are decided */
     struct pending *next, *older; /* next and previous tensor in order of arrival */
-    /* the first rank's request; last, because request_copy does not copy its end */
+    /* the first rank's request; the last field, because pending_new zeroes all fields before it */
     struct request request;
 };
 

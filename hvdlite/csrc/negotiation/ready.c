@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for one more tensor. If more than half of the array was used by tensors that are
- * decided, reuses this part. */
+/* Makes room for one more tensor. If decided tensors use more than half of the array, moves the
+ * other tensors to the beginning; else enlarges the array. */
 static int make_room(struct ready *r, hvd_error *err) {
     if (r->first > r->n / 2) {
         memmove(r->of, r->of + r->first, (r->n - r->first) * sizeof *r->of);
@@ -60,7 +60,7 @@ static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest
     return begin + length;
 }
 
-/* The beginning of the next piece. */
+/* Where the next piece of a tensor begins: at a byte of tensor i. */
 struct cursor {
     size_t i, begin;
 };
@@ -74,8 +74,8 @@ static struct piece take_piece(const struct ready *r, struct cursor *at, size_t 
     return piece;
 }
 
-/* Lists the pieces of the first `most` bytes; if `pieces` is NULL, only counts them. *seen: index
- * of the first tensor that is not included. */
+/* Cuts the first tensors into pieces, until these have `most` bytes. If `pieces` is NULL, only
+ * counts the pieces. *seen: index of the first tensor that is not included. */
 static size_t list_pieces(const struct ready *r, size_t most, size_t longest, struct piece *pieces,
                           size_t *seen) {
     struct cursor at = {r->first, 0};
@@ -99,7 +99,7 @@ size_t piece_bytes(const struct piece *first) {
     return bytes;
 }
 
-/* Links the pieces of each batch, in a list that begins at first[batch]. */
+/* Links the parts of tensors (pieces) in the same batch. first[batch]: beginning of the list. */
 static void link_batches(struct piece *pieces, size_t n, const size_t *batch,
                          struct piece **first) {
     for (size_t i = n; i-- > 0;) {

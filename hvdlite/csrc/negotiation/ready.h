@@ -14,7 +14,7 @@ struct ready {
     struct pending **of;
     size_t first, n, checked, capacity;
     int32_t highest; /* highest priority of any tensor so far */
-    bool changed;    /* true: the coordinator may be able to decide more than it last could */
+    bool changed;    /* true: something has changed since the coordinator last looked for a batch */
 };
 
 /* The part of a tensor that one batch moves. */
@@ -40,8 +40,8 @@ void ready_free(struct ready *r);
 /* Sorts the ready tensors; all of them count as checked from now on. */
 void ready_sort(struct ready *r);
 
-/* Returns whether it is useful to cut tensors: a checked tensor has a lower priority than a tensor
- * that was submitted before and may be submitted again. */
+/* Returns whether to cut tensors, so that a more urgent tensor can overtake the rest: true if a
+ * checked tensor has a lower priority than an earlier tensor, which may be submitted again. */
 bool ready_can_be_overtaken(const struct ready *r);
 
 /* Plans checked tensors, until the plan has `most` bytes or more. A tensor that can be cut is cut

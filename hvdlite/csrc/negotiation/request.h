@@ -18,18 +18,18 @@ struct request {
     int32_t priority;    /* higher runs first; may differ between ranks */
     /* number of tensors in the grouped call, named x[0], x[1], ...; 0: not a grouped call */
     int32_t grouped;
-    /* digest of the optimizer states loaded before this step; 0: none; below 0: this rank has also
-     * changed the optimizer's parameters */
+    /* digest of the optimizer states loaded before this step; 0: none. The digest is negative if
+     * this rank has also changed the optimizer's parameters */
     int32_t states;
     /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory for the splits, or to
      * encode the data. Other codes: this rank has no data for another reason. */
     int32_t failed;
     int32_t delegated;          /* 1: another library moves the data; HVD_ASKS: there is no data */
-    int32_t contributors;       /* number of ranks with data; set when all ranks have asked */
+    int32_t contributors;       /* number of ranks with data; set when all ranks have submitted */
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* for an allreduce of float32 */
-    int32_t rule; /* hvd_rule, for float32 sums; plus REQUEST_DEALT if weights are dealt to hosts */
+    int32_t rule;   /* hvd_rule, for float32 sums; plus REQUEST_DEALT if hosts share the states */
     int32_t region; /* region of a tensor that is reduced in place; 0: no region */
     int64_t offset; /* offset of the tensor in this rank's part of the region, in bytes */
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
@@ -101,7 +101,7 @@ enum request_field request_conflict(const struct request *a, const struct reques
 bool request_same(const struct request *a, const struct request *b);
 
 /* Returns true if both tensors belong to grouped calls with the same name, on one rank or on two
- * ranks, and the number of `r` in its call is at least `first`. */
+ * ranks, and `r` has an index (x[index]) of at least `first` in its call. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);

@@ -11,8 +11,7 @@
 struct stall_case {
     double submitted; /* when it was submitted, by clock_now */
     bool matched;     /* true: the other rank has submitted the counterpart */
-    /* true: an older receive of the same name accepts any rank's tensor, so the next offer matches
-     * the older receive */
+    /* true: the next send of this name goes to an older receive, which accepts sends of any rank */
     bool queued;
     int peer; /* the other rank; < 0: any rank */
 };
@@ -23,9 +22,9 @@ struct stall_case {
 bool stall_fails(const struct stall_case *c, double now, double limit, const bool *silent,
                  int size);
 
-/* Returns whether to report the oldest send or receive: once, when it has waited for `limit`
- * seconds. submitted: when it was submitted. *reported: when the send or receive that was reported
- * last was submitted; 0: none was reported. limit 0: never. */
+/* Returns whether to report the oldest send or receive, which was submitted at time `submitted`:
+ * once, when it has waited for `limit` seconds. *reported: `submitted` of the last send or receive
+ * that was reported; 0: none was reported. limit 0: never. */
 bool stall_warns(double submitted, double now, double limit, double *reported);
 
 #endif

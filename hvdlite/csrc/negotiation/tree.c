@@ -9,8 +9,8 @@ static int parent_of(int rank, const int *host_of, const int *leaders) {
     return host ? leaders[(host - 1) / TREE_BRANCHES] : -1;
 }
 
-/* Computes `ranks`, `at` and `many`. next: scratch memory, by rank: the index in `ranks` where the
- * branch of the rank's next child begins. */
+/* Computes `ranks`, `at` and `many`. next[r] (scratch memory): the index in `ranks` at which the
+ * branch of rank r's next child begins. */
 static void number_ranks(struct tree *tree, int *next) {
     for (int r = tree->size - 1; r >= 0; r--) {
         tree->many[r]++;

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 
-/* Chosen, not measured. More: rank 0 handles more messages one after another. Fewer: the tree is
- * deeper, and each level adds the latency of a message. */
+/* Chosen, not measured. With more branches, rank 0 handles more messages one after another. With
+ * fewer branches, the tree is deeper, and each level adds the latency of a message. */
 enum { TREE_BRANCHES = 16 };
 
 /* tree_close accepts a zeroed struct. */

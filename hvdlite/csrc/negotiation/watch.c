@@ -6,14 +6,14 @@
 struct watched {
     bool needed, warned;
     double since; /* when the rank's last message came, or this rank began to wait for the rank */
-    double asked; /* time of this rank's last ASK since then; 0: none */
+    double asked; /* when this rank last sent the rank an ASK, after `since`; 0: it has not */
 };
 
-/* Maximum seconds between two looks at the ranks. Chosen, not measured; must be less than STOPPED,
- * so that this rank does not take the time between two looks for a stop. */
+/* Maximum seconds between two looks at the ranks. Chosen, not measured. Must be less than STOPPED;
+ * otherwise this rank would assume between two looks that it was stopped. */
 static const double LONGEST_LOOK = 0.5;
-/* Seconds; a longer pause means that this rank itself was stopped. Chosen, not measured. Shorter:
- * a busy host finds silence later. Longer: a rank that was stopped blames other ranks sooner. */
+/* Seconds; a longer pause means that this rank was stopped. Chosen, not measured. If shorter,
+ * a busy host finds silence later. If longer, a rank that was stopped blames others sooner. */
 static const double STOPPED = 1;
 
 int watch_open(struct watch *w, int size, hvd_error *err) {

@@ -15,11 +15,11 @@ struct watched;
 struct watch {
     int size;
     double warning, failure; /* seconds of silence until a warning and until a failure; 0: never */
-    double quarter;          /* seconds until a rank is asked; 0: no rank is watched */
-    double awake;            /* seconds that this rank has been running */
-    double looked, next;     /* time of the last look and of the next look */
-    struct watched *of;      /* array of size */
-    /* array of size: true if the rank was asked and has not answered within a quarter */
+    double quarter;      /* seconds of silence until a rank gets an ASK; 0: no rank is watched */
+    double awake;        /* seconds that this rank has been running */
+    double looked, next; /* time of the last look and of the next look */
+    struct watched *of;  /* array of size */
+    /* array of size: true if the rank got an ASK and has not answered for `quarter` seconds */
     bool *silent;
 };
 

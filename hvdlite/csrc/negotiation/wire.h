@@ -50,21 +50,21 @@ enum wire_type {
 struct wire_item {
     enum wire_type type;
     struct request request; /* REQUEST: whole; TENSOR, FAIL: only the name, or "" if `id` is used */
-    uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: unasked) */
+    uint64_t id;            /* HIT, HITS, RESEND; TENSOR (0: not cached); REQUEST (0: no RESEND) */
     bool whole;             /* TENSOR: includes the whole request, for ranks that have joined */
     bool direct;            /* TENSOR: the tensor has the same offset in a region on every rank */
     bool cut;               /* TENSOR: the batch contains only the tensor's bytes [begin, end) */
-    bool uneven;            /* TENSOR: in an alltoall, some rank chooses each rank's rows */
+    bool uneven;            /* TENSOR: an alltoall for which some rank has given splits */
     bool waited;            /* TENSOR: a caller waits for the tensor on every rank */
     uint64_t begin, end;
-    uint64_t instead; /* REQUEST */
+    uint64_t instead; /* REQUEST: id of the tensor's old version; 0: none */
     int32_t rank;     /* REQUEST, HIT, HITS, LEAVE, RESEND, SILENT */
     /* LEAVE, SILENT, ABORT, FAIL: the reason (FAIL: without the tensor's name); REQUEST: why the
      * sender has no data, if request.failed is set */
     hvd_error error;
     uint32_t nrows; /* length of `rows` */
-    /* TENSOR: each rank's number of rows, if ranks may have different numbers; if the tensor is a
-     * join, the last rank that joined; if `whole`, the ranks that have joined. FAIL: the ranks on
+    /* TENSOR: each rank's number of rows, if ranks may have different numbers; in a join, only the
+     * last rank that joined; if `whole`, the ranks that have joined. FAIL: the ranks on
      * which the tensor fails. A decoded `rows` is valid until the next wire_next or
      * wire_reader_free. */
     const int64_t *rows;
