@@ -41,8 +41,8 @@ typedef struct hvd_tensor {
      * not sent. NULL: each rank gets the same number of rows. */
     const int64_t *splits;
     size_t nsplits; /* length of `splits`; 0 if it is NULL */
-    /* 1, for an alltoall without splits: `in` lists the address of the part for each rank, `out`
-     * the address of the part from each rank. This rank's own part is not copied. */
+    /* 1: an alltoall without splits, in which `in` lists the addresses of the parts for the ranks,
+     * and `out` lists where to store their parts. This rank's own part is not copied. */
     int listed;
     int codec; /* an hvd_codec; only for an allreduce of float32 */
     /* NULL: this rank has data. Otherwise: why this rank has no data; every rank's error shows this
@@ -103,7 +103,7 @@ const char *hvd_algorithm(void);
 int hvd_validate(const hvd_tensor *tensor, hvd_error *err);
 
 /* While a group is corked, its submitted tensors are held back; uncorking sends them to the other
- * ranks in one message. Uncork soon. */
+ * ranks in one message. Uncork soon, because the other ranks wait for these tensors. */
 void hvd_cork(int group, bool corked);
 
 /* Submits the tensor. Returns NULL on failure: see *err. */
@@ -135,9 +135,9 @@ void hvd_watch(hvd_handle *handle, void (*watcher)(void *arg), void *arg);
 /* Returns the output of an open tensor that has finished without an error, and the number of rows
  * from each rank. The handle owns both. NULL: the output did fit into the caller's memory. */
 void *hvd_result(hvd_handle *handle, const int64_t **rows);
-/* Returns the turn of a delegated tensor that has finished without an error: 1 for the group's
- * first delegated tensor, 2 for the second, ... The turn is equal on all ranks. If a library's
- * calls must have the same order on all ranks, make the calls in the order of turns. */
+/* Call it after a delegated tensor, which another library moves, has finished without an error.
+ * Returns the tensor's turn, equal on all ranks: 1 for the group's first delegated tensor, 2 for
+ * the second, ... If all ranks must make a library's calls in one order, use the order of turns. */
 uint64_t hvd_turn(const hvd_handle *handle);
 /* Returns the turn of the last tensor of the same batch. The tensors of a batch have consecutive
  * turns, and one call of the library may move all of them. */
@@ -163,8 +163,8 @@ int hvd_get_stats(hvd_stats *out, hvd_error *err);
 typedef struct hvd_region hvd_region;
 hvd_region *hvd_region_create(size_t bytes, hvd_error *err);
 void *hvd_region_memory(hvd_region *region); /* zeroed */
-/* Returns the address with which other ranks join the first `used` bytes. Moves these bytes to
- * large pages if possible. */
+/* Returns the address that the other ranks pass to hvd_region_join to map the first `used` bytes.
+ * Moves these bytes to large pages if possible. */
 void hvd_region_address(hvd_region *region, uint64_t used, char address[HVD_REGION_ADDRESS]);
 /* Maps the regions of the other ranks of the host; all regions must have the same size.
  * addresses[i] and used[i] belong to local rank i. id: not 0, equal on all ranks. Call it once;
@@ -182,7 +182,7 @@ typedef struct host_memory hvd_memory;
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
 /* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);
-/* Moves the memory to large pages if possible. Write it before: unwritten pages can't be moved. */
+/* Moves the memory to large pages if possible, except pages that no rank has written to yet. */
 void hvd_memory_collapse(hvd_memory *memory);
 void *hvd_memory_shared(hvd_memory *memory);
 void *hvd_memory_view(hvd_memory *memory);
@@ -220,9 +220,9 @@ void hvd_stacks_install(int number, int file);
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 
-/* Opens a group, a set of ranks of the job with its own numbering. Collective over its
- * communicator. `ranks`: the members' ranks in the job, for error texts. *group: the group's number
- * in this process. MPI must allow calls from several threads. */
+/* Opens a group, a set of ranks of the job with its own numbering. Collective over the communicator
+ * in *mpi. `ranks`: the members' ranks in the job, for error texts. *group: the group's number in
+ * this process. MPI must allow calls from several threads. */
 int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err);
 /* Opens a group in a job over sockets; only the group's ranks call it. `ranks` are in the group's
  * order. number: > 0, equal on all these ranks, and not used before in this job. */

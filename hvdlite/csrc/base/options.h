@@ -10,8 +10,8 @@
 
 enum {
     PACE_SEGMENT = 60 * 1024, /* default bytes of a segment (transport/pace.h) */
-    /* maximum segments in flight: size of the arrays in collectives/pipeline.c; chosen: depths of
-     * 16 and 32 were measured (transport/pace.h) */
+    /* maximum segments in flight, and the length of arrays in collectives/pipeline.c. Chosen: above
+     * 32, the largest number that was measured (transport/pace.h) */
     PACE_MOST_DEPTH = 64,
     HELPERS_MOST = 16 /* maximum threads of a rank, including the engine's (shm/helpers.h) */
 };

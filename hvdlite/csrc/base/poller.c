@@ -138,7 +138,7 @@ void bell_sleep(struct bell *b, unsigned ticket, int file, double seconds) {
         look(b, file, seconds);
         mutex_lock(&b->mutex);
         b->watched = false;
-        /* under the mutex, because a later read could take a ring meant for the next thread */
+        /* under the mutex: later, the read could remove a ring that must wake the next thread */
         ssize_t read_bytes = read(b->event, &rings, sizeof rings);
         (void)read_bytes;
         mutex_notify(&b->mutex); /* wakes the other threads: one of them then polls the file */

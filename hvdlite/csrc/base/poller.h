@@ -1,7 +1,7 @@
-/* How threads sleep until a file can be read: a poller has its own thread, any thread uses a bell.
+/* How threads sleep until a file can be read: in a poller, or on a bell (below).
  *
- * When a file can be read, the poller's thread calls the file's handler. Pollers watch sockets for
- * data, and pidfds for the ends of processes. All files must be added before the thread starts. */
+ * A poller has a thread, which calls a file's handler when the file can be read. Pollers watch
+ * sockets for data, and pidfds for the ends of processes. First add all files, then start. */
 #ifndef HVDLITE_BASE_POLLER_H
 #define HVDLITE_BASE_POLLER_H
 

@@ -9,7 +9,7 @@
 
 #define IS_UNSIGNED(TYPE) ((TYPE) - 1 > 0) /* in an unsigned type, -1 is the largest number */
 
-/* The tables of this file have one row for each value: the end of the value's name in C, then the
+/* The tables of this file have one row for each value: the value's name in C without HVD_, then the
  * name that users see. AS_ENUM makes the enums from the rows; hvdlite/_build.py expands AS_ENUM for
  * Python. */
 #define AS_ENUM(NAME, ...) HVD_##NAME,
@@ -107,15 +107,14 @@ typedef struct hvd_update {
     float rates[HVD_RATES];
     float *weights; /* one weight for each value of the tensor */
     /* Optimizer states, one for each value: the momentum, or Adam's mean and variance; NULL if the
-     * rule has fewer states. For a dealt tensor: only the states of this host's stripes, one stripe
-     * after the other. */
+     * rule has fewer states. If dealt: only the states of this host's parts (stripes), in a row. */
     float *states[2];
-    int dealt; /* 1: the tensor is dealt, else 0; equal on all ranks */
-    int first; /* number of the host that gets the first stripe; equal on all ranks */
+    int dealt; /* 1: hosts share the states of this tensor, else 0; equal on all ranks */
+    int first; /* number of the host with the states of the first stripe; equal on all ranks */
 } hvd_update;
 
 #define HVD_MAX_DIMS 32 /* NumPy has the same limit */
-#define HVD_ASKS 2      /* a value of the member `delegated` of hvd_tensor */
+#define HVD_ASKS 2      /* hvd_tensor.delegated of a tensor without data */
 
 #define HVD_REGION_ADDRESS 64 /* bytes of an address of shared memory, including the final zero */
 
@@ -179,6 +178,6 @@ bool dtype_sums_below_0(int dtype); /* false: the accumulator has no sign; dtype
 
 /* Returns whether the op accepts arrays of the dtype. */
 bool op_takes(int op, int dtype);
-bool op_takes_zeros(int op); /* for ranks that have joined */
+bool op_takes_zeros(int op); /* true: zeros may stand for the data of ranks that have joined */
 
 #endif
