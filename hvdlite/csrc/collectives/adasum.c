@@ -6,7 +6,7 @@
  * Two vectors a and b, a from the lower ranks, combine to (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2)
  * b. 2^m ranks combine the results of their two halves. In step k a rank exchanges half of its
  * elements with the partner at distance 2^k; then each of the two has one half of both vectors. The
- * 2^(k+1) ranks that together have the two vectors sum their dot products. At the end the halves
+ * 2^(k+1) ranks with parts of these two vectors add up their dot products. At the end the halves
  * travel back. Example: p = 4, vectors of 4 elements. A column shows the results on a rank; ab is
  * the result of a and b:
  *
@@ -15,7 +15,7 @@
  *   step 0   ab0 ab1       ab2 ab3       cd0 cd1       cd2 cd3       a <-> b, c <-> d
  *   step 1   S0            S2            S1            S3            a <-> c, b <-> d
  *   back 1   S0 S1         S2 S3         S0 S1         S2 S3
- *   back 0   S0 S1 S2 S3   everywhere
+ *   back 0   S0 S1 S2 S3   on all ranks
  *
  * Ranks are numbered host by host here: a, b, ... are the ranks of the first host, then those of
  * the second. So the long vectors of the first steps stay on a host. Hosts of k ranks, k a power of
@@ -25,8 +25,8 @@
  * computed on only one rank. Vectors stay in the accumulator type until the results travel back;
  * dot products are summed in double. If a vector has norm 0, the result is the other vector.
  *
- * Cost: (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; if p is not a power of two, two more
- * messages of S bytes. */
+ * Cost (units: coll.h): (2 m + m (m+1) / 2) a + 2 (p-1)/p S b + 3 (p-1)/p S g; if p is not a power
+ * of two, two more messages of S bytes. */
 #include "collectives/algorithm.h"
 #include "transport/comm.h"
 
@@ -55,8 +55,8 @@ static int rank_of(const struct adasum *w, int position) {
     return rank_at(w, coll_fold_rank(w->fold, position));
 }
 
-/* Returns the elements that a position, a rank's number after folding, has after the steps of all
- * distances below `distance`. */
+/* `position` is a rank's number after folding (algorithm.h). Returns the elements that this rank
+ * has when the steps of all distances below `distance` are done. */
 static struct coll_range held_by(const struct adasum *w, int position, int distance) {
     struct coll_range range = {0, w->n};
     for (int d = 1; d < distance; d *= 2) {
@@ -72,7 +72,7 @@ static int swap(const struct adasum *w, const void *out, size_t out_bytes, void 
     return coll_exchange(w->comm, x, err);
 }
 
-/* Sums the dot products over the positions that together have the two vectors. */
+/* Adds up the dot products of all ranks that have parts of the same two vectors. */
 static int sum_dots(const struct adasum *w, struct reduce_dots *sums, int position, int distance,
                     hvd_error *err) {
     for (int d = 1; d <= distance; d *= 2) {

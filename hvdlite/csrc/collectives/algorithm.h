@@ -88,7 +88,7 @@ struct coll_exchange {
 };
 
 /* An allreduce in slices. The caller has work to do before (prepare) and after (finish) each slice.
- * The ranks of a host may do this work together, so its order is equal on all ranks: prepare 1,
+ * All ranks use the same order, because the ranks of a host may do this work together: prepare 1,
  * finish 0, prepare 2, finish 1, ... The caller prepares slice 0 before the call. */
 struct coll_slices {
     size_t n; /* number of slices */
@@ -97,9 +97,9 @@ struct coll_slices {
     size_t longest_chunk; /* bytes of the longest chunk; equal on all ranks */
     int (*prepare)(const void *arg, size_t slice, hvd_error *err);
     int (*finish)(const void *arg, size_t slice, hvd_error *err); /* NULL: nothing to do */
-    /* If not NULL, the ring calls `final` for each segment that has its final sum. own true: this
-     * rank has completed the sum (rank r completes chunk r + 1), and `final` may change the sum
-     * before the ring sends the sum on. own false: another rank has completed the sum. */
+    /* If not NULL, the ring calls `final` for each segment whose sum is complete. If this rank has
+     * completed the sum, `own` is true, and `final` may change the sum before the ring sends it on.
+     * Rank r completes the sums of chunk r + 1. */
     void (*final)(const void *arg, struct coll_range segment, bool own);
     const void *arg;
 };
@@ -109,7 +109,7 @@ struct coll_slices {
 struct coll_pipeline {
     size_t items;
     struct coll_exchange (*item)(const void *arg, size_t i);
-    /* Called in order when item i has arrived; may be NULL. May run collectives on other comms. */
+    /* Called for each item in order, after it has arrived; may run collectives. NULL: not called */
     int (*received)(const void *arg, size_t i, hvd_error *err);
     const void *arg;
     size_t depth; /* items in flight in each direction, 1 .. PACE_MOST_DEPTH */

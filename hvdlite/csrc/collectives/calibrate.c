@@ -12,7 +12,7 @@
  * the message, the sums, and the segments in flight. */
 enum { STEPS = 8, TRIALS = 3, MEMORY = (2 + COST_MANY) * PACE_SEGMENT };
 
-/* Seconds; chosen, not measured, so that the start takes about 10 ms. A trial that is expected to
+/* Seconds; chosen, not measured, so that all trials take about 10 ms. A trial that is expected to
  * take longer than ENOUGH is left out; a trial that has taken LONG is not repeated. */
 static const double ENOUGH = 4e-3, LONG = 20e-3;
 
@@ -77,7 +77,7 @@ static int timed_beyond_one(struct trial t, double *seconds, hvd_error *err) {
         least_first = fmin(least_first, first);
         least = fmin(least, all);
     }
-    /* at least a tenth, because other work may have slowed the trials of one byte */
+    /* at least a tenth of `least`, because other work may have slowed the trials of one byte */
     *seconds = fmax(least - least_first, least / 10);
     return HVD_OK;
 }
@@ -117,8 +117,8 @@ static int measure_bytes(struct trial t, struct cost *cost, size_t *longest, hvd
     return HVD_OK;
 }
 
-/* Sends and adds as the circulant does: from step to step, all ranks halve the distance to which
- * they send, and the bytes that they send. */
+/* Sends and adds like circulant.c: from step to step, all ranks halve the bytes that they send and
+ * the distance, the difference between the numbers of receiver and sender. */
 static int measure_far(struct trial t, size_t bytes, struct cost *cost, hvd_error *err) {
     double far = 0, nearby = 0, seconds;
     t.adds = true;

@@ -32,10 +32,9 @@ enum { MOST_ROUNDS = 32 }; /* enough for 2^31 ranks, because each round halves t
 struct circulant {
     const struct comm *comm;
     const struct coll_args *args;
-    /* the sums; the blocks that arrive in a round; the finished blocks */
-    char *row, *arriving, *results;
-    /* number of rounds; the distances of the reduce-scatter in reverse order, from 1 to p */
-    int rounds, distance[MOST_ROUNDS + 1];
+    char *row, *arriving, *results; /* the sums, the arriving blocks, the finished blocks */
+    int rounds;
+    int distance[MOST_ROUNDS + 1]; /* distances of the reduce-scatter's rounds, in rising order */
 };
 
 /* Returns the offset of a chunk. For chunk >= p: as if a second copy of the data followed the
@@ -57,8 +56,8 @@ static int neighbor(const struct circulant *c, int distance) {
     return (c->comm->rank + p + distance) % p;
 }
 
-/* Sends the blocks from distance[k] on to their next owner; adds the blocks that arrive to the
- * first blocks. */
+/* Sends the blocks with number distance[k] and higher to the rank that adds to them next. Adds the
+ * received blocks to this rank's first blocks. */
 static int reduce_round(const struct circulant *c, int k, hvd_error *err) {
     const struct reduce_kernels *kernels = c->args->reduce;
     int from = c->distance[k], to = c->distance[k + 1];

@@ -71,9 +71,9 @@ static void *pack(const struct comm *comm, const struct coded_args *args, char *
 struct decoding {
     const struct coded_args *args;
     struct codec_sum spec;
-    const char *packed; /* messages: rank r's messages begin at r * stride */
+    const char *packed; /* the sum, or messages: rank r's messages begin at r * stride */
     size_t stride;
-    const struct reduce_kernels *sums; /* the kernels that computed the sum; NULL: messages */
+    const struct reduce_kernels *sums; /* kernels that computed the sum; NULL: no sum */
 };
 
 /* Returns the number of the tensor's values, rounded up. Threads share the values of all tensors as
@@ -101,7 +101,7 @@ static void decode_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* read: bytes of the messages or of the sum */
+/* Decodes `read` bytes at `packed`: the messages of all ranks (sums NULL) or their sum. */
 static void decode(const struct comm *comm, const struct coded_args *args, const char *packed,
                    size_t stride, const struct reduce_kernels *sums, size_t read) {
     struct codec_sum spec = {comm->size, args->contributors,
@@ -193,11 +193,11 @@ static void check_part(const void *arg, int part, int parts) {
 
 static void encode_range(const void *arg, struct coll_range range) {
     const struct encoding *e = arg;
-    hvd_error none; /* the call can't fail: only topk can, and does not come here */
+    hvd_error none; /* unused: the call fails only for topk, which encode() handles */
     codec_encode(e->in, e->finite, part_of(e, range), &none);
 }
 
-/* One thread encodes topk, because which values it sends depends on all values. */
+/* One thread encodes topk, because it must compare all values to choose the values to send. */
 static int encode(const struct comm *comm, const struct codec_input *in, size_t n, hvd_error *err) {
     struct coll_range all = {0, n};
     size_t read = (codec_is_cast(in->codec) ? 1 : 2) * n * sizeof(float); /* values, residual */

@@ -14,7 +14,7 @@ struct coded_tensor {
     size_t n;
 };
 
-/* Equal on all ranks except for the pointers. */
+/* All fields except the pointers must be equal on all ranks. */
 struct coded_args {
     struct codec codec;
     int contributors; /* number of ranks with data; the others have joined */

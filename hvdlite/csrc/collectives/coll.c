@@ -109,9 +109,9 @@ void coll_choices_text(const struct comm *comm, char *text, size_t size) {
     if (at < size) snprintf(text + at, size - at, "%s%s", at ? "then " : "", last->name);
 }
 
-/* A window adds in the order of ranks. Recursive doubling adds in the order of its steps, on all
- * ranks or on a lane. A ring starts each chunk at a different rank, so the order of additions
- * depends on the chunk. */
+/* A window adds in the order of ranks. Recursive doubling, of all ranks or of one rank per host,
+ * adds in the order of its steps. A ring starts each chunk at a different rank, so the order of
+ * additions depends on the chunk. */
 size_t coll_alike(const struct comm *comm) {
     if (comm->window || comm->size == 1) return SIZE_MAX;
     size_t all = coll_doubling_bytes(comm), lane = all;

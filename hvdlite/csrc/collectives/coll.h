@@ -34,7 +34,7 @@ struct coll_tensor {
     size_t before;            /* index of this tensor's first value in update->weights */
 };
 
-/* Equal on every rank except for the pointers, the scratch and the parts of an alltoall. */
+/* All fields are equal on every rank, except the pointers and the parts of an alltoall. */
 struct coll_args {
     hvd_kind kind;
     void *data;   /* allreduce, broadcast: input and output; other kinds: output */
@@ -60,8 +60,8 @@ struct coll_args {
     const size_t *in_end;   /* reducescatter, alltoall: by rank, end of its part in `in` */
     const size_t *part_end; /* allgather, alltoall: by rank, end of its part in `data` */
     size_t longest;         /* bytes of the longest part of any rank */
-    /* alltoall, true: `in` lists the address of the part for each rank, `data` the address of the
-     * part from each rank; this rank's own part is not copied */
+    /* true: an alltoall in which `in` lists the addresses of the parts for the ranks, and `data`
+     * lists where to store their parts; this rank's own part is not copied */
     bool listed;
 
     /* Working memory, kept between calls. outer: for algorithms that call other algorithms. */
@@ -75,15 +75,15 @@ struct coll_algorithm {
     hvd_kind kind;
     bool in_tensors; /* true: the algorithm uses args->tensors, not args->data */
     bool (*takes)(const struct comm *comm,
-                  const struct coll_args *args); /* NULL: accepts all of the kind */
+                  const struct coll_args *args); /* NULL: accepts every collective of `kind` */
     coll_function *run;
 };
 
 /* Returns the first row of the table that accepts the collective. There always is such a row. */
 const struct coll_algorithm *coll_choose(const struct comm *comm, const struct coll_args *args);
 
-/* Writes which algorithm a float32 allreduce uses at which size, for the log: "recursive doubling
- * up to 16 KiB, circulant up to 64 KiB, then ring". Truncates the text to `size` bytes. */
+/* Writes the algorithms of a float32 allreduce by size, for the log: "recursive doubling up to 16
+ * KiB, circulant up to 64 KiB, then ring". Truncates the text to `size` bytes. */
 void coll_choices_text(const struct comm *comm, char *text, size_t size);
 
 /* Returns all rows, for tests and benchmarks. */
@@ -99,10 +99,10 @@ size_t coll_alike(const struct comm *comm);
 int coll_run(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 /* Collective, when a job on one host starts: chooses the size of the teams that sum in the window
- * (window.c), and the minimum bytes of an allreduce in teams. team: the wanted size of a team; 1:
- * no teams; 0: if there are more than 8 ranks and each has its own core (own_core), the ranks
- * measure allreduces of 1 MiB with each possible size, then allreduces of 64 KiB with the fastest
- * size. If ranks pass different values, the largest `team` counts. */
+ * (window.c), and the minimum bytes of an allreduce in teams. team: the wanted size; 1: no teams.
+ * If it is 0, and more than 8 ranks have their own cores (own_core), the ranks measure allreduces
+ * of 1 MiB with each possible size, then allreduces of 64 KiB with the fastest size; with fewer
+ * ranks or cores there are no teams. If ranks pass different values, the largest `team` counts. */
 int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_error *err);
 
 /* Runs after an allreduce: each rank of the host updates its chunk of the tensors' weights. Returns

@@ -8,8 +8,8 @@ enum {
     LEAST_LINK = 1024,
 };
 
-/* A ring is chosen even if its estimated time is this many times as long, because a ring copies
- * nothing and adds while it sends. */
+/* A ring is chosen up to an estimated time of TIE times the time of other algorithms, because a
+ * ring copies nothing and adds while it sends. */
 static const double TIE = 1.01;
 
 static double log_steps(int size) {
@@ -24,16 +24,16 @@ double coll_bytes_seconds(struct cost c, size_t segment, double bytes) {
            c.beta * (fmax(bytes, few) - few);
 }
 
-/* Returns the seconds that `messages` messages take one after another, plus the seconds that
- * sending `bytes` to distant ranks takes `times` times. */
+/* Returns the seconds of `messages` empty messages, one after another, plus `times` times the
+ * seconds of `bytes` bytes that go to a distant rank. */
 static double seconds_of(const struct comm *comm, double messages, double times, double bytes) {
     struct cost c = comm_cost(comm);
     double moving = coll_bytes_seconds(c, comm_pace(comm).segment, bytes);
     return messages * c.alpha + times * c.far * moving;
 }
 
-/* If p is not a power of two, there is one step less, but two more messages, because ranks fold
- * before and after the steps. One of these two messages overlaps with a step. */
+/* If p is not a power of two, there is one step less than log_steps(p), but ranks fold before and
+ * after the steps (algorithm.h), with one message each. One of these messages overlaps a step. */
 static double doubling_seconds(const struct comm *comm, double bytes) {
     double steps = log_steps(comm->size), more = comm->size & (comm->size - 1) ? 1 : 0;
     return seconds_of(comm, steps, steps + more, bytes);

@@ -1,13 +1,13 @@
 /* Chooses the cheapest allreduce or broadcast by messages, given the cost of a message on the comm.
  *
- * a is the cost of a message, b(m) the time of its m bytes, q = ceil(log2 p). The costs
- * between hosts are measured when the job starts, unless pace.h has constants for them. An
- * allreduce costs:
+ * a is the time of an empty message, b(m) the time of m bytes, S the bytes of the data on p ranks,
+ * and q = ceil(log2 p). Costs between hosts are measured when the job starts, unless cost.h has
+ * constants for them. An allreduce costs:
  *
  *   doubling    q (a + f b(S)), and f b(S) once more if p is not a power of two
  *   circulant   a + f b(m) for each message: two messages each of about S/2, S/4, ... S/p
- *   ring        2(p-1) times the longer of two times: all segments of a chunk, one after another;
- *               the first segment from a rank to the next rank
+ *   ring        2(p-1) steps, each as long as the longer of these: all segments of a chunk, or the
+ *               first segment from a rank to the next rank
  *
  * f is the factor by which bytes take longer if all ranks send to distant ranks in each step: racks
  * share links, bytes for late ranks collide with other bytes, and additions and copies do not
@@ -29,12 +29,12 @@ enum coll_cheap { COLL_DOUBLING, COLL_CIRCULANT, COLL_RING };
 enum coll_cheap coll_cheapest(const struct comm *comm, const struct reduce_kernels *kernels,
                               size_t bytes);
 
-/* Returns the seconds that the bytes of a message take between neighbors, without alpha. */
+/* Returns the seconds of a message between neighbors minus the seconds of an empty message. */
 double coll_bytes_seconds(struct cost cost, size_t segment, double bytes);
 
-/* Returns the bytes of a segment of a pipelined chain, at most the bytes of the transport's
- * segments (struct pace). A segment of sqrt(S a / ((p-2) b)) bytes minimizes (p - 2 + n) (a + S/n
- * b), the time of n segments of S/n bytes. */
+/* Returns the bytes of a segment of a pipelined chain, at most struct pace's segment. If a message
+ * of m bytes takes a + m b seconds, S bytes in n segments take (p - 2 + n) (a + S/n b) seconds.
+ * Segments of sqrt(S a / ((p-2) b)) bytes minimize this time. */
 size_t coll_chain_segment(const struct comm *comm, size_t bytes);
 
 /* Returns whether a broadcast by a tree, which costs ceil(log2 p) (a + f b(S)), is cheaper than a
@@ -55,10 +55,10 @@ size_t coll_exchange_depth(const struct comm *comm);
 size_t coll_doubling_bytes(const struct comm *comm);
 
 /* Collective, when a job starts: measures the cost of a message between hosts, in about 10 ms. One
- * rank of each host exchanges messages with the next hosts: first 1 byte, for alpha; then more and
- * more segments, until a trial takes some ms; then messages that go as far as the circulant's. All
- * ranks use the slowest rank's times, so they choose the same algorithms. On one host nothing is
- * measured. If a rank is short of memory, the costs are COST_FIXED. */
+ * rank of each host exchanges messages with other hosts: first messages of 1 byte; then more and
+ * more segments, until a trial takes some ms; then messages to hosts as distant as in circulant.c.
+ * All ranks use the slowest rank's times, so they choose the same algorithms. On one host nothing
+ * is measured. If a rank is short of memory, the costs are COST_FIXED. */
 int coll_calibrate(const struct comm *all, struct cost *cost, hvd_error *err);
 
 #endif

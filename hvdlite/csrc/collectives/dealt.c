@@ -8,7 +8,7 @@
  *
  * The hosts own a tensor's stripes in turn, so a stripe has the same owner in every batch, and
  * every host has about the same work in a batch. A batch is packed by owner. Each host sums it as
- * in hosts.c. On the lanes a ring (ring.c) adds each chunk on its way to its owner. The owner
+ * in hosts.c. Between hosts, a ring (ring.c) sums each chunk and ends at its owner. The owner
  * updates its weights with each finished segment, and the ring then passes on the new weights
  * instead of the sums. Hosts A (0) and B (1), one lane; a0 is A's sum of the values that host 0
  * owns, S0 the sum over both hosts, W0 the new weights:
@@ -35,7 +35,7 @@
 /* bytes that are updated at a time, then copied while they are in the L1 cache */
 enum { BLOCK = 4096 };
 
-/* Part of a stripe, in one tensor. */
+/* The batch's part of a stripe: contiguous bytes of one tensor that one host updates. */
 struct span {
     const struct coll_tensor *tensor;
     size_t at, bytes; /* offset in the batch's part of the tensor; number of bytes */
@@ -44,11 +44,11 @@ struct span {
 
 struct dealt {
     const struct layout *l;
-    /* arguments of the steps on the host; their scratch is not the caller's, which the lane uses */
+    /* for the steps on the host; with own scratch, because the lane's step uses the caller's */
     struct coll_args args;
     struct span *spans; /* ordered by offset in the data */
     size_t nspans;
-    /* by host: where the host's stripes begin in the data; then the end of the data */
+    /* begin[h]: offset in the data at which host h's stripes begin; begin[hosts]: the data's end */
     size_t *begin;
     size_t *end; /* by local rank: end of the rank's current chunk */
     size_t nslices;
@@ -62,7 +62,7 @@ static size_t most_spans(const struct coll_args *args) {
     return n;
 }
 
-/* Appends the host's stripes of a tensor to the layout, from offset `packed` on; returns the new
+/* Appends the parts of a tensor that host `owner` updates, from offset `packed` on; returns the new
  * end. */
 static size_t lay_out_tensor(struct dealt *d, const struct coll_tensor *tensor, int owner,
                              size_t packed) {
@@ -165,7 +165,7 @@ static void update(const struct dealt *d, const struct coll_tensor *tensor, size
                    size_t bytes) {
     const size_t stripe_values = HVD_STRIPE / sizeof(float);
     size_t value = tensor->before + at / sizeof(float);
-    /* number of this host's stripes before this stripe */
+    /* how many earlier stripes of the tensor this host updates: their states come first */
     size_t own = value / stripe_values / (size_t)d->l->hosts;
     hvd_update stripe = *tensor->update;
     stripe.weights = weights_at(tensor, at);
@@ -269,7 +269,7 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
 /* Updates this rank's chunk of the weights, after the allreduce of the gradients. Each rank of the
  * host updates one chunk.
  *
- * Cost for a host: 5 S bytes of memory traffic if the rule has one state; 1 flag. */
+ * Cost for a host: 5 S bytes of memory traffic if the rule has one optimizer state; one barrier. */
 static void update_range(const void *arg, struct coll_range chunk) {
     const struct coll_args *args = arg;
     size_t begin = 0;

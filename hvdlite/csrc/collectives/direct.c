@@ -9,11 +9,11 @@
  *   after    S0 S1                  S0 S1          rank a has written S0, rank b S1, in both
  *
  * Cost: 2 p S bytes of memory traffic in total, the least possible, because every input is read
- * once and every result written once; 2 flags.
+ * once and every result written once; two barriers.
  *
  * If tensors have an update, their values do not change. Each rank updates the weights of its chunk
- * with the sum while the sum is in the L1 cache. With one state this costs (p + 4) S bytes in
- * total, instead of 2 p S for the sums and 5 p S for updates of p copies of the weights.
+ * with the sum while the sum is in the L1 cache. With one optimizer state, this costs (p + 4) S
+ * bytes in total, instead of 2 p S for the sums and 5 p S for updates of p copies of the weights.
  *
  * With several hosts (hosts.c), a rank of a lane adds its chunk of its host's tensors, its lane
  * sums the results over the hosts, and the rank writes the final sum to its host's memory. Large
@@ -21,8 +21,9 @@
  * writes the previous slice. No other rank of the host uses the chunk meanwhile, so the ranks meet
  * only at the beginning and the end. Cost: the lane's algorithm for S / lanes bytes and the same
  * memory traffic, plus 2 S if several tensors are packed for the lane. Ten arrays of 4 MB on hosts
- * without link limits, ms and CPU seconds per GB, two cores for all ranks, direct.c / hosts.c:
+ * without link limits, two cores for all ranks, times of direct.c / hosts.c:
  *
+ *                                 ms         CPU seconds per GB
  *   2 hosts x 2 ranks, float32    47 / 70    0.48 / 0.76
  *   2 hosts x 4 ranks, float32    86 / 131   0.45 / 0.75
  *   3 hosts x 2 ranks, float16   129 / 185   0.83 / 1.20 */
@@ -43,11 +44,11 @@ struct direct {
     const struct layout *l;
     struct reduce_final final; /* how this host scales its result */
     size_t slice;              /* bytes of a slice of the chunk */
-    char *lane;                /* this host's sums of the chunk; the lane sums over the hosts */
+    char *lane; /* this host's sums of the chunk, before and after the sum over all hosts */
 };
 
-/* A block of one tensor: the number of its bytes, and its offsets in the tensor (`at`), in every
- * rank's memory (`offset`) and in the batch, all tensors in a row (`packed`). */
+/* A block of one tensor. Offsets of the block: `at` in the tensor, `offset` in every rank's memory,
+ * and `packed` in the batch as if all tensors were packed. */
 struct block {
     const struct coll_tensor *tensor;
     size_t at, offset, packed, bytes;
@@ -121,7 +122,7 @@ int coll_direct_allreduce(const struct comm *comm, const struct coll_args *args,
     if (!args->bytes) return HVD_OK;
     HVD_TRY(coll_meet(comm, err)); /* wait until all ranks have written their inputs */
     d.own = coll_chunk(args->bytes, args->reduce->size, d.n, d.self);
-    /* the work reads a chunk, args->bytes / n, of n memories, and the weights and states */
+    /* the work reads args->bytes (a chunk in each of n memories), and the weights and states */
     const hvd_update *update = args->tensors[0].update;
     size_t more = update ? (1 + (size_t)update_states(update->rule)) * coll_length(d.own) : 0;
     each_block(&d, args->bytes + more, d.own, add_or_update);

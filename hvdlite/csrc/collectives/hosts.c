@@ -22,9 +22,9 @@
  *   host     add 0   add 1           gather 0, add 2   gather 1, add 3   ...
  *   lane             slice 0         slice 1           slice 2
  *
- * However the ranks are placed, each of h hosts sends 2(h-1)/h S bytes for an allreduce, the least
+ * For any placement of ranks, each of h hosts sends 2(h-1)/h S bytes for an allreduce, the least
  * possible, and at most S bytes for a broadcast. Cost: the lane's algorithm for S / lanes bytes,
- * plus two passes of the window; for large data only of the first and the last slice.
+ * plus two passes of the window. With slices, all passes except the first and last one overlap.
  *
  * If a dtype is narrower than its accumulator, results are rounded twice, on the host and on the
  * lane. With unit roundoff u, the error is at most 2u (|x1| + ... + |xp|) / divisor, instead of u
@@ -108,7 +108,7 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 
 struct by_slices {
     const struct layout *l;
-    /* arguments of the steps on the host; their scratch is not the caller's, which the lane uses */
+    /* for the steps on the host; with own scratch, because the lane's step uses the caller's */
     struct coll_args args;
     size_t slice; /* bytes of a slice */
     size_t *end;  /* by local rank: end of the rank's chunk of the current slice */
@@ -123,7 +123,7 @@ static struct coll_args cut_slice(const struct by_slices *b, size_t i) {
     return args;
 }
 
-/* Returns a chunk of the ring on this rank's lane. */
+/* Returns a chunk of slice i for the ring between hosts (lane) that has this rank. */
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct by_slices *b = arg;
     cut_slice(b, i);
@@ -205,8 +205,8 @@ static int broadcast_on(const struct comm *comm, const struct coll_args *args, i
     return coll_run(comm, &part, err);
 }
 
-/* If the root is in no lane, its host broadcasts first, and then lane 0 broadcasts between the
- * hosts. */
+/* Lane l has local rank l of each host. If the root is in no lane, its host broadcasts first, and
+ * then lane 0 broadcasts between the hosts. */
 int coll_hosts_broadcast(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     const struct layout *l = comm->layout;
     int root_host = l->host_of[args->root], root = l->local_of[args->root];

@@ -1,8 +1,8 @@
 /* The steps that the collectives in two levels share.
  *
  * The step on the host applies the prescale. If a dtype is narrower than its accumulator, this step
- * also divides, because the sum of a host could overflow although the average does not. The step on
- * the lane applies the other factors. */
+ * also divides, because the sum of a host could overflow although the average does not. The step
+ * between hosts, on a lane, applies the other factors. */
 #ifndef HVDLITE_COLLECTIVES_HOSTS_H
 #define HVDLITE_COLLECTIVES_HOSTS_H
 
@@ -16,14 +16,14 @@ static inline bool coll_divides_on_host(const struct coll_args *args) {
 /* Returns how many bytes a chunk has when large data goes around a ring between hosts. */
 size_t coll_hosts_chunk(const struct comm *comm);
 
-/* Returns whether slices of `bytes` per lane keep the links busy. */
+/* Returns whether slices keep the links busy if each host sends `bytes` per lane (comm.h). */
 bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes);
 
 /* Allreduces over the lane's ranks, each of which has the sum of its host. */
 int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
-/* Like coll_hosts_lane, in slices; also prepares the first slice. A rank in no lane prepares and
- * finishes its slices in the same order. */
+/* Like coll_hosts_lane, in slices; also prepares the first slice. A rank that sends nothing to
+ * other hosts, because it is in no lane, prepares and finishes its slices in the same order. */
 int coll_hosts_slices(const struct layout *l, const struct coll_args *args,
                       const struct coll_slices *slices, hvd_error *err);
 

@@ -4,15 +4,15 @@
  * lane memory has the chunks of its lane from all hosts. p = 4, hosts {a, b} and {c, d}; ab0 is the
  * first half of the parts of a and b together:
  *
- *   allgather       the host gathers its block; the lane gathers chunks: a has ab0 cd0, b ab1 cd1;
- *                   the host gathers lane memories and puts the parts in order
- *   reducescatter   the input is put in the order of lanes; the host sums ab0 cd0 to a, ab1 cd1 to
- *                   b; the lane sums ab0 to a; the host gathers its block; each rank takes its part
+ *   allgather       the host gathers its block; the lane gathers chunks: a then has ab0 and cd0, b
+ *                   has ab1 and cd1; the host gathers lane memories and puts the parts in order
+ *   reducescatter   the input is put in the order of lanes; the host sums: a gets ab0 and cd0, b
+ *                   gets ab1 and cd1; the lane of a and c sums: a gets ab0, c gets cd0; the host
+ *                   gathers its block; each rank takes its part
  *
- * However the ranks are placed, a host sends only data that other hosts do not have, (h-1)/h S in
- * total. Cost: the lane's algorithm for S / lanes bytes, two passes of the window, and two copies
- * more than in one level. If a dtype is narrower than its accumulator, results are rounded twice,
- * as in hosts.c. */
+ * For any placement of ranks, each of h hosts sends only data that other hosts do not have: (h-1)/h
+ * S bytes. Cost: the lane's algorithm for S / lanes bytes, two passes of the window, and two more
+ * copies. If a dtype is narrower than its accumulator, results are rounded twice, as in hosts.c. */
 #include "collectives/hosts.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ struct blocks {
     int size;          /* number of ranks */
     size_t element;    /* bytes of an element; chunks contain whole elements */
     size_t *block;     /* by host: bytes of the host's block */
-    /* by local rank: end of the rank's part, chunk or lane memory */
+    /* by local rank: end of the rank's part, of its chunk, or of the chunks of its lane */
     size_t *local_end;
     size_t *host_end; /* by host: end of the host's chunk in the lane memory */
 };
@@ -80,7 +80,7 @@ static void copy_range(const void *arg, struct coll_range range) {
     }
 }
 
-/* Copies between the parts and the memories of all lanes, which lie one after another. */
+/* Copies between `parts`, in the order of ranks, and `lanes`, in the order of lanes. */
 static void copy_all(const struct blocks *b, char *parts, char *lanes, bool to_lanes) {
     size_t bytes = b->end[b->size - 1];
     coll_share(&b->l->host, bytes, (struct coll_range){0, bytes}, copy_range,

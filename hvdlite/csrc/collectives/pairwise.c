@@ -20,9 +20,9 @@
  *
  * Data may be processed in slices; each slice has its own rounds.
  *
- * Cost: 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. All pairs of ranks
- * exchange data, so with k ranks per host k times a ring's bytes travel between hosts. A
- * reducescatter takes half of this time and sends half of these bytes. */
+ * Cost (units: coll.h): 2(p-1) a + 2(p-1)/p S b + (p-1)/p S g, as a ring, but in two steps. All
+ * pairs of ranks exchange data, so k ranks per host send k times as many bytes between hosts as a
+ * ring. A reducescatter takes half of this time and sends half of these bytes. */
 #include "collectives/algorithm.h"
 
 #include <string.h>
@@ -32,11 +32,11 @@ struct pairwise {
     const struct coll_args *args;
     const char *in;       /* this rank's input, with all chunks */
     size_t segment, nseg; /* bytes of a segment; number of segments of the longest chunk */
-    /* peers: p - 1. lag: number of rounds from the exchange of a segment to the spreading */
+    /* peers: p - 1. lag: number of rounds between the sending of a segment and of its sum */
     size_t peers, lag;
     size_t rounds;       /* number of rounds of a slice */
-    char *slots;         /* inputs of the peers for lag + 1 rounds; round k is at k % (lag + 1) */
-    const char **inputs; /* array of p: this rank's input, then the inputs in the slots */
+    char *slots;         /* the peers' inputs for the last lag + 1 rounds, by k % (lag + 1) */
+    const char **inputs; /* array of p: this rank's input, then the peers' inputs in `slots` */
     const struct coll_slices *slices; /* NULL: the data is not in slices */
 };
 
@@ -86,8 +86,8 @@ static struct coll_exchange exchange(const struct pairwise *w, struct round at, 
                                   .from = (self + p - (int)d) % p};
 }
 
-/* Sends the result to rank r - d. Receives the result of rank r + d into the memory of this rank's
- * input for rank r + d; this rank sent that input a fixed number of items before. */
+/* This rank, r, sends its result to rank r - d. It receives the result of rank r + d in the place
+ * of its own input for rank r + d, which it sent a fixed number of items before. */
 static struct coll_exchange spread(const struct pairwise *w, struct round at, size_t d) {
     int p = w->comm->size, self = w->comm->rank, from = (self + (int)d) % p;
     struct coll_range own = results_of(w, segment_of(w, self, at));
@@ -104,7 +104,7 @@ static size_t items_a_round(const struct pairwise *w) {
     return w->args->kind == HVD_ALLREDUCE ? 2 * w->peers : w->peers;
 }
 
-/* Returns the round of item i of the pipeline. */
+/* Returns the slice of item i of the pipeline, and the number of its segment in each chunk. */
 static struct round round_of(const struct pairwise *w, size_t i) {
     size_t round = i / items_a_round(w);
     return (struct round){round / w->rounds, round % w->rounds};
@@ -175,8 +175,9 @@ static int get_memory(struct pairwise *w, hvd_error *err) {
     return HVD_OK;
 }
 
-/* A rank sends at most `depth` items ahead of the item that it waits for, and `lag` rounds have at
- * least `depth` items. So a result is sent only after all inputs of its segment have arrived. */
+/* A result is sent only after all inputs of its segment have arrived: it is sent `lag` rounds after
+ * the inputs, these rounds have at least `depth` items, and a rank sends at most `depth` items
+ * ahead of the item that it waits for. */
 static int run_pairwise(struct pairwise *w, hvd_error *err) {
     struct pace pace = comm_pace(w->comm);
     bool spreads = w->args->kind == HVD_ALLREDUCE;

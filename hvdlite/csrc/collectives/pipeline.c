@@ -16,7 +16,7 @@
 struct flight {
     const struct comm *comm;
     const struct coll_pipeline *p;
-    /* number of items whose receive has been posted, and whose send has been posted */
+    /* number of items with a posted receive; number of items with a posted send */
     size_t received, sent;
     struct waiter stream;
     /* the transfers of item i are at index i % depth */

@@ -10,29 +10,29 @@
 
 #include <math.h>
 
-/* All numbers of this enum are chosen, not measured. If the start measures with fewer ranks, more
- * teams, more sums or more bytes, it finds better teams, but takes longer. */
+/* All numbers of this enum are chosen, not measured. Measuring with fewer ranks, more teams, more
+ * sums or more bytes finds better teams, but makes the start of the job longer. */
 enum {
-    MOST_RANKS_UNMEASURED = 8, /* with up to so many ranks the start measures nothing */
+    MOST_RANKS_UNMEASURED = 8, /* a job of at most so many ranks measures nothing */
     MOST_TEAMS = 8,
     SUMS = 5, /* timed sums per message size and team count; the fastest is used */
-    /* Minimum bytes of a sum in teams, if HVDLITE_TEAM_RANKS sets the size of a team. For smaller
-     * sums, teams save less traffic than their additional wait costs. */
+    /* Minimum bytes of a sum in teams, if HVDLITE_TEAM_RANKS sets the size of a team. Smaller sums
+     * lose more time in the additional wait than they save. */
     FROM_IF_WANTED = 4 << 10,
-    /* bytes of the measured sums; measured teams are used from half of these bytes on */
+    /* bytes of the measured sums; sums of at least half of these bytes then use the faster teams */
     SMALL = 64 << 10,
     LARGE = 1 << 20,
 };
 
-/* Teams are chosen if they take less than this part of the time without teams. Chosen, not
- * measured: a margin, because other work may disturb a measurement at the start. */
+/* Teams are used if their time divided by the time without teams is less than this number. It is
+ * chosen, not measured: the gain must be clear, because other work may disturb the measurement. */
 static const double MOST_OF_TIME_WITHOUT = 0.9;
 
 static bool is_team(const struct window *w, size_t team) {
     return team > 1 && team < (size_t)w->n && (size_t)w->n % team == 0;
 }
 
-/* From `from` bytes on, allreduces use teams of this size, or no teams if it is not possible. */
+/* Allreduces of at least `from` bytes use teams of `team` ranks, if this size is possible. */
 static void set_team(struct window *w, size_t team, size_t from) {
     w->team = is_team(w, team) ? (int)team : 0;
     w->team_bytes = from;
@@ -63,7 +63,7 @@ static int time_sum(struct sums *s, size_t bytes, double *seconds, hvd_error *er
     return coll_max(s->host, seconds, sizeof *seconds, &s->scratch, err);
 }
 
-/* Measures each possible number of teams alternately. *best: the fastest number of teams. */
+/* Times sums with each possible number of teams, again and again. *best: the fastest number. */
 static int find_fastest(struct sums *s, size_t bytes, const bool *possible, int *best,
                         hvd_error *err) {
     double least[MOST_TEAMS + 1], seconds;

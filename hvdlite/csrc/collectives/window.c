@@ -28,9 +28,8 @@
  * sums to the second team's ranks, which add to them, and so on. The last team's ranks return the
  * sums to all teams, and each team spreads them in its own slots. So 2 S (p/q - 1) bytes pass
  * between teams, instead of 2 S (p - q). The additions have the same order as in one team, so the
- * bits are the same. A sum is passed in the chunk of the receiver's own slot that the receiver
- * does not stage.
- * p = 4, q = 2; A0 is a0 + b0, S0 the sum of all:
+ * bits are the same. A rank gets the sum of the previous team in its own slot, in the chunk that it
+ * does not stage. p = 4, q = 2; A0 is a0 + b0, S0 the sum of all:
  *
  *            slot of a    slot of b    slot of c    slot of d
  *   stage    .  a1        b0 .         .  c1        d0 .
@@ -38,8 +37,8 @@
  *   reduce   S0 a1        b0 S1        .  S1        S0 .        written by c and d
  *   spread   S0 S1        S0 S1                                 written by a and b
  *
- * Cost on each rank, in the cache: (q-1)/q S packed, the same unpacked, S added; 2 flags per round.
- * q = p without teams; with teams 3 flags. */
+ * Cost on each rank, in the cache: (q-1)/q S bytes packed, the same unpacked, S bytes added. A
+ * round waits twice for other ranks. Without teams q = p; with teams a round waits three times. */
 #include "collectives/window_pass.h"
 
 enum {
@@ -56,13 +55,13 @@ static struct coll_range chunk_of(const struct pass *p, size_t k, int local_rank
     return coll_chunk(round_bytes(p, k), p->args->reduce->size, p->team, local_rank - p->first);
 }
 
-/* Moves the cursor from offset *at of the round to offset `to`. */
+/* Moves the cursor from offset *at in a round's data to offset `to`. */
 static void advance_to(const struct pass *p, struct cursor *c, size_t *at, size_t to) {
     skip(p, c, to - *at);
     *at = to;
 }
 
-/* Packs or unpacks the chunks of the round that other ranks add. */
+/* Packs or unpacks the chunks that other ranks of the team add in round k. */
 static void pass_others(const struct pass *p, size_t k, struct cursor *c, int part, int parts,
                         void (*pass)(const struct pass *, struct cursor *, char *slot, size_t)) {
     char *slot = slot_of(p, p->w->self, p->w->rounds + k);
@@ -82,8 +81,8 @@ static void pass_others(const struct pass *p, size_t k, struct cursor *c, int pa
     advance_to(p, c, &at, bytes);
 }
 
-/* Adds, in the order of ranks, the blocks at one offset: the sum of the teams before this team,
- * then the blocks of this team's slots. `own`: this rank's block. */
+/* Adds blocks at the same offset, in the order of ranks: first the sum of the previous teams, then
+ * this team's blocks. `own`: this rank's block; the other blocks are in their ranks' slots. */
 static void add_block(const struct pass *p, uint64_t round, size_t offset, const char *own,
                       size_t bytes, char *out) {
     const struct reduce_kernels *kernels = p->args->reduce;
@@ -103,7 +102,7 @@ static void spread_block(const struct pass *p, uint64_t round, size_t offset, co
         if (i != p->w->self) lines_copy(slot_of(p, i, round) + offset, sum, bytes);
 }
 
-/* Works on the next `bytes` of the tensors, which begin at offset `offset` of the round. */
+/* Works on the next `bytes` of the tensors; these bytes begin at `offset` in the round's data. */
 typedef void own_chunk(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                        size_t bytes);
 
@@ -118,8 +117,8 @@ static void pass_own(const struct pass *p, struct cursor *c, uint64_t round, siz
     }
 }
 
-/* Called in the last team: adds; writes the sums to this rank's tensors, to the slots of this team,
- * and, in each other team, to the slot of the rank that spreads them. */
+/* In the last team: adds the blocks, and writes the sums to this rank's tensors, to its team's
+ * slots, and to the slot of one rank of each other team, which spreads them in its team. */
 static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                     size_t bytes) {
     for (size_t end = offset + bytes; offset < end;) {
@@ -133,7 +132,7 @@ static void add_own(const struct pass *p, struct cursor *c, uint64_t round, size
     }
 }
 
-/* Takes the last team's sums from this rank's slot, and writes them to the slots of its team. */
+/* In the other teams: copies the last team's sums from this rank's slot to its team's slots. */
 static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, size_t offset,
                        size_t bytes) {
     const char *slot = slot_of(p, p->w->self, round);
@@ -146,7 +145,7 @@ static void spread_own(const struct pass *p, struct cursor *c, uint64_t round, s
     }
 }
 
-/* ---- the stages of a round ---- */
+/* ---- the stages of a round: stage, reduce, spread, take ---- */
 
 static void stage(const struct pass *p, size_t k, struct cursor *c, int part, int parts) {
     pass_others(p, k, c, part, parts, pack);
@@ -165,8 +164,9 @@ static int await_team(const struct pass *p, enum window_flag flag, size_t k, hvd
     return HVD_OK;
 }
 
-/* Waits for the team's inputs, the sum of the team before, and the slot of the next team. A team
- * has staged its inputs when it passes a sum, so the last team may write to all slots. */
+/* Waits for this team's inputs, for the sum of the previous team, and until the next team's inputs
+ * are staged. A team stages its inputs before it passes a sum, so the last team may write to all
+ * slots. */
 static int await_staged(const struct pass *p, size_t k, hvd_error *err) {
     uint64_t round = p->w->rounds + k;
     HVD_TRY(await_team(p, WINDOW_STAGED, k, err));
@@ -193,7 +193,7 @@ static void reduce(const struct pass *p, size_t k, struct cursor *c, int part, i
 
 static void raise_reduced(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
-    raise_taken(p, k); /* this rank no longer uses other ranks' slots */
+    raise_taken(p, k); /* this rank no longer uses other ranks' parts of the window */
 }
 
 static void raise_passed(const struct pass *p, size_t k) {
@@ -233,7 +233,7 @@ static const struct stage IN_TEAMS[] = {{await_slot, stage, raise_staged},
                                         {await_total, spread, raise_spread},
                                         {await_reduced, take, raise_nothing}};
 
-/* Allreduces small data in one round, in which every rank adds all inputs. */
+/* Allreduces small data: every rank adds the inputs of all ranks, and waits only once. */
 static int add_at_once(struct pass *p, hvd_error *err) {
     uint64_t round = p->w->rounds;
     struct cursor from = {0}, to = {0};

@@ -1,8 +1,8 @@
 /* Window collectives that only copy: one rank (broadcast) or each rank (allgather) stages data in
  * its slot, and the other ranks take the data from there.
  *
- * Cost on each rank, in the cache. Broadcast: the root copies S, every other rank copies S.
- * Allgather of S in total: S/p staged, (p-1)/p S taken. 1 flag per round and rank. */
+ * Cost on each rank, in the cache: a broadcast of S bytes copies S bytes on each rank. An allgather
+ * with S bytes of output copies S/p bytes to the slot and (p-1)/p S bytes from other slots. */
 #include "collectives/window_pass.h"
 
 /* ---- broadcast ---- */
@@ -49,7 +49,7 @@ int coll_window_broadcast(const struct comm *comm, const struct coll_args *args,
 
 /* ---- allgather ---- */
 
-/* Copies a thread's part of a rank's segment between the rank's slot and the data. */
+/* Copies a thread's part of a rank's segment between the data and the rank's part of the window. */
 static void copy_part(const struct pass *p, size_t k, int local_rank, int part, int parts) {
     struct coll_range all = coll_segment(coll_part(p->args->part_end, local_rank), WINDOW_SLOT, k);
     struct coll_range own = coll_part_of(all, part, parts);

@@ -8,17 +8,17 @@
  *   stage    ab ac              ba bc              ca cb
  *   take     a reads ba, ca     b reads ab, cb     c reads ac, bc
  *
- * alltoall copies the segments that it takes. reducescatter adds them in the order of ranks and
- * rounds once, so it gives the same bits as a window allreduce. The rounds overlap: a rank stages
- * round k before it takes round k - 1, and waits only for ranks that have a part for it.
+ * alltoall copies the segments that it takes. reducescatter adds them in the order of ranks, and
+ * then rounds the sum, so it gives the same bits as a window allreduce. The rounds overlap: a rank
+ * stages round k before it takes round k - 1, and waits only for ranks that have a part for it.
  *
- * Cost on each rank, S = all its parts: 2 (p-1)/p S b in the cache, S read and written; 1 flag per
- * round. */
+ * Cost on each rank, whose parts have S bytes: 2 (p-1)/p S b in the cache (b as in coll.h), S bytes
+ * read and S bytes written in memory; one wait for other ranks in each round. */
 #include "collectives/window_pass.h"
 
 enum { BLOCK = 1024 }; /* bytes that are added at a time, a multiple of every dtype's size */
 
-/* Returns the sub-slot in which `from` stages its segment for `to`. */
+/* Returns the part of rank `from`'s slot that has its segment for rank `to`. */
 static char *sub_slot(const struct pass *p, int from, int to, size_t k) {
     size_t offset = (size_t)(to < from ? to : to - 1);
     return slot_of(p, from, p->w->rounds + k) + offset * p->segment;
@@ -56,7 +56,7 @@ static int await_staged(const struct pass *p, size_t k, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Adds the blocks at one offset of the segments for this rank. */
+/* All ranks have a segment for this rank: adds the blocks at the same offset of these segments. */
 static void add_block(const struct pass *p, size_t k, size_t offset, size_t bytes) {
     const struct reduce_kernels *kernels = p->args->reduce;
     int self = p->w->self;

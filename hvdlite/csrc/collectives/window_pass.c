@@ -5,10 +5,10 @@ struct step {
     const struct pass *p;
     const struct stage *stages;
     size_t n, number;
-    struct cursor *next; /* by stage: the position after the step */
+    struct cursor *next; /* by stage: the position in the tensors after this step */
 };
 
-/* Returns whether the stage has a round in the step. */
+/* Step t does stage s of round t - s. Returns whether there is such a round. */
 static bool has_round(const struct step *s, size_t stage) {
     return s->number >= stage && s->number - stage < s->p->rounds;
 }
@@ -24,8 +24,8 @@ static void do_part(const void *arg, int part, int parts) {
     }
 }
 
-/* Does a step with helper threads. All waits come before the work of all stages, because each time
- * that threads share work costs some microseconds. */
+/* Does a step with helper threads. They do the work of all stages at once, after all waits, because
+ * handing over work to threads costs some microseconds. */
 static int do_together(struct pass *p, struct step s, hvd_error *err) {
     struct cursor next[sizeof p->at / sizeof *p->at];
     s.next = next;

@@ -20,8 +20,8 @@ struct pass {
     struct window *w;
     size_t rounds;
     int first, team;     /* first local rank of this rank's team; number of ranks in each team */
-    size_t segment;      /* bytes of a slot, or of a sub-slot of window_parts.c, for one rank */
-    struct cursor at[4]; /* by stage: the position in the tensors */
+    size_t segment;      /* bytes that one round moves; in window_parts.c: to each rank */
+    struct cursor at[4]; /* by stage (pass_run): its position in the tensors */
 };
 
 /* `longest`: bytes of data, of which `segment` bytes go through a slot in each round */
@@ -47,8 +47,8 @@ struct stage {
  * largest stage reads or writes in all rounds; helpers share the work if there are enough bytes. */
 int pass_run(struct pass *p, const struct stage *stages, size_t n, size_t bytes, hvd_error *err);
 
-/* Raises the flags for a round whose input is in this rank's slot. Raises WINDOW_REDUCED, too, for
- * which no rank waits here, because all flags must count the same rounds. */
+/* Raises the flag for a round whose input is in this rank's slot. Also raises WINDOW_REDUCED. No
+ * rank waits for it here, but all flags must count the same rounds. */
 static inline void raise_input(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
     window_raise(p->w, WINDOW_REDUCED, p->w->rounds + k);
