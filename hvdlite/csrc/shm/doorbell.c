@@ -15,8 +15,8 @@ static void futex(atomic_uint *word, int op, unsigned value, const struct timesp
 /* Returns the value that `asleep` has while a thread sleeps with this ticket; never 0. */
 static unsigned sleep_of(unsigned ticket) { return ticket << 1 | 1; }
 
-/* A ticket is the number of rings when it was taken. sleep: the value of `asleep`. Returns whether
- * the sleeping thread took its ticket before ring number `ring` (from 0), and must wake up. */
+/* Returns whether the thread with sleep_of(ticket) == sleep must wake up: it took its ticket, the
+ * number of rings so far, before ring number `ring` (from 0). */
 static bool has_missed(unsigned sleep, unsigned ring) { return (int)(sleep_of(ring) - sleep) >= 0; }
 
 /* The atomics are sequentially consistent, so either the ringing thread sees `asleep` or the

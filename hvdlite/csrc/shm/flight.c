@@ -127,11 +127,11 @@ static void mark_steps(struct flight_marks *k, uint64_t hash) {
     k->life = 4;
 }
 
-/* Counts training steps with one tensor, the mark: each step submits the mark once. If another
- * tensor, the candidate, is submitted twice more without a submission of the mark in between, the
- * candidate becomes the mark: the old mark was not in every step, or the model has changed. A
- * candidate that is not submitted within its life is replaced, and the life of candidates doubles,
- * until it is longer than a step. */
+/* Counts training steps: each step submits one tensor, the mark, once. If another tensor, the
+ * candidate, is submitted three times between two submissions of the mark, the candidate becomes
+ * the mark: the old mark was not in every step, or the model has changed. If this takes more than
+ * `life` operations, another tensor becomes the candidate, and `life` doubles, until it is longer
+ * than these steps. */
 static void count_step(struct flight_memory *m, uint64_t hash, uint64_t number) {
     struct flight_marks *k = &m->marks;
     if (!k->mark) {

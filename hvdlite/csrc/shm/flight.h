@@ -39,7 +39,7 @@ struct flight_op {
     uint64_t version; /* odd while a thread writes the operation */
     uint64_t number;  /* number of the tensor in the order of submission, from 1 */
     uint64_t bytes;
-    /* number of the tensor's batch in the group, from 1; of the first batch if it has several */
+    /* number of the tensor's first batch (a cut tensor has several); the group counts from 1 */
     uint64_t batch;
     double submitted, agreed, started, ended;
     uint16_t fused; /* number of tensors in the batch */
@@ -51,12 +51,12 @@ struct flight_op {
 
 enum { FLIGHT_WORDS = sizeof(struct flight_op) / sizeof(uint64_t) };
 
-/* Hashes of two tensors' names. Submissions of one tensor, the mark, count the training steps; the
- * other tensor, the candidate (`next`), may replace the mark. See count_step in flight.c. */
+/* Hashes of the names of two tensors: the mark, which each training step submits once, and the
+ * candidate (`next`), which may replace the mark. See count_step in flight.c. */
 struct flight_marks {
     _Atomic uint64_t mark, next;
-    /* of the candidate: the number of its first operation; how often it was submitted after that;
-     * after how many operations another tensor may replace it */
+    /* The candidate's first operation has the number next_at; it was submitted `submitted` times
+     * after that. After `life` operations of all tensors, another tensor may replace it. */
     _Atomic uint64_t next_at, submitted, life;
 };
 
@@ -123,8 +123,8 @@ void flight_ended(struct flight *f, uint64_t number, bool failed, double now);
 
 /* Records a stall or the failure that ends the job, and writes to the bell (flight_set_bell). */
 void flight_trouble(struct flight *f, const char *text, bool failed);
-/* If other ranks caused this rank's failure, writes to the bell: HVD_BLAME; then HVD_BLAME_STALLED,
- * HVD_BLAME_SILENT or 0 (another cause); the number of these ranks; the first of these ranks. */
+/* If other ranks caused this rank's failure, writes to the file of flight_set_bell: HVD_BLAME; the
+ * cause (HVD_BLAME_STALLED, HVD_BLAME_SILENT or 0); how many ranks caused it; the first of them. */
 void flight_blame(struct flight *f, const hvd_error *error);
 /* Sets the bell, a file of the caller to which each stall or failure writes `word`; -1: no file. */
 void flight_set_bell(struct flight *f, int file, const char *word);

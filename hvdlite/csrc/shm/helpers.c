@@ -14,9 +14,9 @@
 enum {
     /* All numbers of this enum are chosen, not measured.
      *
-     * helpers_measure copies LARGEST bytes, then half as many, and so on, down to 128 KiB: SIZES
-     * sizes. A larger LARGEST makes the start longer. Smaller collectives have no helpers, because
-     * helpers need time to wake up, unless HVDLITE_THREADS_BYTES sets a smaller limit. */
+     * helpers_measure copies LARGEST bytes, then half as many, and so on: SIZES sizes, down to 128
+     * KiB. A larger LARGEST makes the start longer. Collectives below 128 KiB have no helpers,
+     * because helpers need time to wake up; HVDLITE_THREADS_BYTES can set a lower limit. */
     LARGEST = 2 << 20,
     SIZES = 5,
     /* For each size: number of copies with helpers, and of copies without helpers. With more
@@ -34,7 +34,7 @@ enum {
  * of the kernel (milliseconds): a longer yield has given the core to another thread. */
 static const double LONG_YIELD = 10e-6;
 
-/* One part of the work: numbers of the calls in which a thread last took and last did the part. */
+/* One part of the work: the number of the last call in which it was taken, and was done. */
 struct part {
     _Alignas(64) atomic_uint taken;
     atomic_uint done;
@@ -52,10 +52,10 @@ struct helpers {
     bool tried; /* the first large collective has already tried to start the helpers */
     double spin;
     size_t least;           /* bytes of the smallest collective with helpers; 0: not measured */
-    atomic_bool used, over; /* used: by a thread; over: the helpers must end */
+    atomic_bool used, over; /* used: a thread uses the helpers; over: the helpers must end */
     helpers_work *work;
     const void *arg;
-    /* When helpers are late, `in_vain` calls do not wake them; `uncalled` of these calls remain. */
+    /* after helpers were late, `in_vain` calls wake no helper; `uncalled`: calls left of these */
     int in_vain, uncalled;
     _Alignas(64) atomic_uint call; /* number of the last helpers_run; helpers sleep on this word */
     atomic_bool open;              /* a collective is running */
@@ -219,9 +219,8 @@ static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
  * with the fastest copy without helpers. Copies of all sizes, with and without helpers, alternate,
  * so a longer delay affects all of them alike. */
 void helpers_measure(struct helpers *h) {
-    /* The part of the time without helpers that a copy with helpers may take. Chosen: a larger part
-     * accepts useless helpers after a disturbed measurement; a smaller part rejects useful
-     * helpers. */
+    /* Helpers are used if they reduce the time of a copy to this part. Chosen: with a larger part,
+     * a disturbed measurement accepts useless helpers; a smaller part rejects useful helpers. */
     static const double CLEARLY = 0.8;
     double fastest[2][SIZES];
     hvd_error ignored;

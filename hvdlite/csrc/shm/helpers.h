@@ -27,10 +27,10 @@ typedef void helpers_work(const void *arg, int part, int parts);
 struct helpers *helpers_new(int threads, double spin, size_t least);
 /* call it when no thread uses the helpers; NULL does nothing */
 void helpers_free(struct helpers *h);
-/* If the `least` of helpers_new was 0: starts the helpers and measures from which size on a copy
- * with helpers is faster. Call it on all ranks of the host at the same time, so that the
- * measurement shows whether helpers take cores from other ranks. Call it before any engine uses the
- * helpers. NULL does nothing. */
+/* If the `least` of helpers_new was 0: starts the helpers and finds the smallest size at which they
+ * make a copy faster. Call it on all ranks of the host at the same time, so that the measurement
+ * shows whether helpers take cores from other ranks. Call it before any engine uses the helpers.
+ * NULL does nothing. */
 void helpers_measure(struct helpers *h);
 int helpers_threads(const struct helpers *h);    /* returns 1 for NULL */
 unsigned helpers_calls(const struct helpers *h); /* number of helpers_run so far, for tests */

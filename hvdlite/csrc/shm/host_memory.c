@@ -63,8 +63,8 @@ static bool is_own(uint64_t entry) {
     return entry & SWAPPED || ((entry & PRESENT) && !(entry & OF_FILE));
 }
 
-/* Drops one private page of the view, after copying it to the shared memory if the two differ: this
- * process has written the bytes that differ. */
+/* Drops one private page of the view. If the page differs from the shared memory, this process has
+ * written to the page: then first copies it to the shared memory. */
 static int settle_page(const struct host_memory *m, char *page, size_t bytes, hvd_error *err) {
     char *shared = m->shared + (page - m->view);
     if (memcmp(shared, page, bytes) != 0) memcpy(shared, page, bytes);

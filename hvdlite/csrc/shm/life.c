@@ -40,7 +40,7 @@ struct life_card life_card_of_this_process(void) {
  * shorter time reports ranks that have left as dead, a longer time delays the error on the other
  * ranks. */
 static const double GRACE = 20e-3;
-/* Maximum number of such delays in a row: a process that ends in one delay causes another delay. */
+/* Maximum delays of GRACE in a row: if a process ends during one delay, another delay follows. */
 enum { GRACES = 10 };
 
 static int count_ended(const struct life *l) {

@@ -23,9 +23,9 @@ struct loan {
     uint64_t cookie;
 };
 
-/* Returns a random cookie; 0: no loan with this cookie can be read. */
+/* Returns a random number; 0: there is none, and no process can read memory lent with cookie 0. */
 uint64_t loan_cookie(void);
-/* cookie: from loan_cookie; it must exist as long as the loan. */
+/* *cookie: a value of loan_cookie; it must stay in memory as long as the loan is read. */
 struct loan loan_of(const void *memory, const uint64_t *cookie);
 
 enum loan_end {

@@ -106,15 +106,15 @@ int host_memory_attach(struct host_memory *m, size_t bytes, const char *address,
 void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]);
 void host_memory_free(struct host_memory *m);
 
-/* A range of a view. Its pages must contain nothing else. */
+/* A range of memory->view. The range's pages must contain no other data. */
 struct host_range {
     const struct host_memory *memory;
     char *at;
     size_t bytes;
 };
 
-/* Copies this process's writes in the range to the shared memory and drops the private pages.
- * Meanwhile no other thread or process may use the range, except to settle the same bytes. */
+/* Copies this process's writes in the range to the shared memory and drops the private pages. No
+ * other thread or process may use the range meanwhile, except in the same call with equal bytes. */
 int host_memory_settle(const struct host_range *range, hvd_error *err);
 
 #endif

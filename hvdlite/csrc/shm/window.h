@@ -37,18 +37,18 @@ void doorbell_wake_all(atomic_uint *word);
 
 /* ---- the window ---- */
 
-/* WINDOW_SLOTS: an allreduce in teams works on 4 rounds at once (collectives/window.c), and with
- * fewer slots the ranks would wait for each other for ever. WINDOW_SLOT: slots of 512 KiB and 1 MiB
- * were not faster with helper threads on 16 cores of an Intel Xeon. WINDOW_FAST_PATH: chosen, not
+/* WINDOW_SLOTS: an allreduce in teams (collectives/window.c) works on 4 rounds at once. With fewer
+ * slots the ranks would wait for each other for ever. WINDOW_SLOT: slots of 512 KiB and 1 MiB were
+ * not faster with helper threads on 16 cores of an Intel Xeon. WINDOW_FAST_PATH: chosen, not
  * measured; a tensor for which the fast path has no room is negotiated. */
 enum { WINDOW_SLOTS = 4, WINDOW_SLOT = 256 * 1024, WINDOW_FAST_PATH = 1 << 20 };
 
-/* Each flag counts the rounds in which this rank has done one step. */
+/* A collective has rounds, a round has steps. A flag counts the rounds in which a step is done. */
 enum window_flag {
-    WINDOW_STAGED,  /* this rank has written its input to its slot */
-    WINDOW_REDUCED, /* this rank has added up its chunk and written the sum to all slots */
-    WINDOW_TAKEN,   /* this rank no longer uses the other ranks' slots */
-    WINDOW_PASSED,  /* this rank has added its chunk for its team; used only with several teams */
+    WINDOW_STAGED,  /* this rank has written its input to its slot, a part of the window */
+    WINDOW_REDUCED, /* this rank has summed its chunk and written the sum to all ranks' slots */
+    WINDOW_TAKEN,   /* this rank no longer reads or writes other ranks' slots of the window */
+    WINDOW_PASSED,  /* this rank has summed its chunk of the data of its team, if there are teams */
     WINDOW_FLAGS
 };
 
@@ -94,7 +94,7 @@ void window_raise(struct window *w, enum window_flag flag, uint64_t round);
 /* Returns whether the rank has raised the flag to `round` or higher. */
 bool window_raised(const struct window *w, int local_rank, enum window_flag flag, uint64_t round);
 
-/* Returns the rank's slot for a round. Rounds k and k + WINDOW_SLOTS use the same slot. */
+/* Returns the rank's memory for a round (slot). Rounds k and k + WINDOW_SLOTS share a slot. */
 static inline char *window_slot(const struct window *w, int local_rank, uint64_t round) {
     return (char *)w->ranks[local_rank].slots[round % WINDOW_SLOTS];
 }
@@ -125,9 +125,9 @@ bool cpus_crowded(struct window *w);
  *
  * If a core writes to a line that another core has read, the writing core must wait until the other
  * core drops the line. But a core that reads a line and then writes to it gets the line together
- * with the right to write. So the only reader of another rank's data writes to this data after
- * reading: it writes sums, or the same bytes again. Two cores of an AMD EPYC that share only the
- * last-level cache pass on 64 KB in 10 us this way, otherwise in 34 us. */
+ * with the right to write. So a rank that is the only reader of another rank's data writes to the
+ * data after reading: it writes sums, or the same bytes again. Two cores of an AMD EPYC that share
+ * only the last-level cache pass on 64 KB in 10 us this way, otherwise in 34 us. */
 
 /* Copies lines. A rank that sees a flag raised after the copy (memory_order_release) also sees the
  * copied data. */
