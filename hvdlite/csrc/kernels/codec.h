@@ -55,8 +55,8 @@ struct codec_input {
     void *message;   /* codec_bytes(n) bytes */
 };
 
-/* Returns whether all sums of the residual and the scaled values are finite; a sum that overflows
- * is not. Returns true for float16 and bfloat16, which can encode infinities and NaN. */
+/* Returns whether all sums of the residual and the scaled values are finite (an overflow gives
+ * infinity). Returns true for float16 and bfloat16, which can encode infinities and NaN. */
 bool codec_finite(const struct codec_input *in, struct codec_part part);
 
 /* Encodes a part of the tensor; with topk, the part must be the whole tensor. finite: the result of

@@ -129,7 +129,7 @@ static const struct bits *bits_of(int kind) {
     return kind == HVD_CODEC_2BIT ? &TWO : &ONE;
 }
 
-/* Returns the float32 value of a count of 1. */
+/* A sum of messages counts levels. Returns the float32 value of one level. */
 static float level_of(struct codec c, double factor) {
     return (float)((c.kind == HVD_CODEC_2BIT ? (double)(float)c.parameter : 1) * factor);
 }

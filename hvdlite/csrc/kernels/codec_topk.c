@@ -52,8 +52,8 @@ static void list_candidates(struct choice *c, size_t n) {
     }
 }
 
-/* Finds one more digit of c->least. *wanted: how many values whose first digits equal the known
- * digits of c->least are sent; the call updates this number. */
+/* Finds one more digit of c->least. Of the values whose first digits equal the known digits of
+ * c->least, *wanted are sent. The call updates *wanted for the new digit. */
 static void find_digit(struct choice *c, int digit, size_t *wanted) {
     uint32_t bins[DIGIT] = {0}, mask = (1u << BITS[digit]) - 1, known = ~0u << SHIFT[digit - 1];
     for (size_t j = 0; j < c->count; j++) {

@@ -31,8 +31,8 @@ static inline float float_of_half(uint16_t h) {
 
 static inline uint16_t half_of_float(float f) {
     uint32_t bits = bits_of_float(f), sign = bits & 0x80000000u, rest = bits ^ sign;
-    /* Normal numbers: move the exponent, then round by adding just under half plus the last bit
-     * kept. */
+    /* Normal numbers: move the exponent, then round to nearest. 0x1000 is half of the last kept
+     * bit; a tie is rounded up if the last kept bit is 1. */
     uint32_t normal = (rest - ((127u - 15u) << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13;
     /* Denormals (below 2^-14): add 0.5, so that the processor rounds at the right bit. */
     uint32_t denormal = bits_of_float(float_of_bits(rest) + 0.5f) - 0x3f000000u;

@@ -21,9 +21,9 @@ struct reduce_final {
 /* How the final result changes if partial results are stored in the dtype instead of its wider
  * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* the error has no bound: a partial product may overflow */
+    REDUCE_WIDE_ONLY, /* by any error: the product of some inputs may overflow */
     REDUCE_ROUNDS,    /* sums of floating-point numbers are rounded once more */
-    REDUCE_WRAPS      /* the result does not change, unless it is scaled: integers wrap */
+    REDUCE_WRAPS      /* integers wrap, so only results that are scaled change */
 };
 
 /* The kernels of one dtype and op. n: number of elements. An output may be the same array as an
