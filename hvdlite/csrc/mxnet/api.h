@@ -21,10 +21,10 @@ struct device {
 };
 
 enum { CPU = 1, GPU = 2, CPU_PINNED = 3, CPU_SHARED = 5 };
-/* FnProperty kAsync: if its arrays are free, an operation runs immediately on the pushing thread,
- * else on its device's worker. NOBODYS_DEVICE: device 15 of the type "shared memory", whose worker
- * runs no operators. (A CPU device with a number above the number of cores would make MXNet's
- * profiler abort.) */
+/* FnProperty kAsync: an operation whose arrays are free runs immediately on the pushing thread, any
+ * other operation on its device's worker. NOBODYS_DEVICE: device 15 of the type "shared memory",
+ * whose worker runs no operators. (A CPU device with a number above the number of cores would make
+ * MXNet's profiler abort.) */
 enum { ASYNC = 4, NOBODYS_DEVICE = 15 };
 /* kCPUPrioritized: operations run by priority, on a pool of workers that runs no operators. */
 enum { CPU_PRIORITIZED = 3 };

@@ -25,7 +25,7 @@ struct hvd_mxnet {
     /* a list of free blocks for operations with one collective; each block begins with a pointer to
      * the next */
     void *freed;
-    /* the error of all operations for whose error there is no memory; nothing changes it */
+    /* all operations that can't allocate an error share this error; nothing changes it */
     hvd_error no_memory;
 };
 

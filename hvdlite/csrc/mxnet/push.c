@@ -79,10 +79,10 @@ static bool is_coded(const struct operation *op) {
 }
 
 /* Gives the operation to MXNet, which frees it even if the push fails. No two arrays may share
- * memory. The push declares all arrays as written, because layouts may change and residuals do
- * change. If its arrays are free, an operation that only submits its tensors runs immediately, on
- * this thread. An operation that also encodes runs on MXNet's workers, because this takes
- * longer. */
+ * memory. The push declares all arrays as written, because hvdlite changes residuals, and sometimes
+ * the layout of an input. An operation that only submits its tensors runs on this thread as soon as
+ * no other operation uses its arrays. An operation that also encodes runs on MXNet's workers,
+ * because encoding takes longer. */
 static int push(struct operation *op, NDArrayHandle *arrays, int n, hvd_error *err) {
     static const struct device SHARED = {CPU, 0};
     static const int BY_WORKERS = CPU_PRIORITIZED;

@@ -32,9 +32,10 @@ typedef struct hvd_mxnet_work {
  * that exists once per host. */
 typedef struct hvd_mxnet_held {
     void *array;
-    /* the memory whose view contains the array, alone in its pages; NULL: no view contains it */
+    /* the memory whose view contains the array, in pages without other data; NULL: none */
     hvd_memory *memory;
-    /* index of the collective that settles the view (host_memory_settle); in rising order */
+    /* index of the collective that calls host_memory_settle for the array; not below the index of
+     * the previous hvd_mxnet_held */
     int work;
 } hvd_mxnet_held;
 
