@@ -32,8 +32,8 @@ static int prepare(struct engine *e, struct transport *t, const struct engine_co
     mutex_init(&e->mutex);
     progress_open(&e->progress, engine_step, e);
     regions_init(&e->regions);
-    /* If deterministic, no fast path between hosts: timing would decide whether the fast path or
-     * the engine sums a tensor, and the engine may add in another order. */
+    /* A deterministic job has no fast path between hosts: timing would decide whether the fast path
+     * or the engine sums a tensor, and the engine may add in another order. */
     fast_path_open(&e->fast, t, &e->executor, &e->failed, config->group,
                    !config->options.deterministic);
     p2p_open(&e->p2p, t, config->flight, config->group, config->timeline);
@@ -99,14 +99,14 @@ static int prepare_data(struct engine *e, struct tensor *tensor, hvd_error *err)
     if (*failed) return HVD_OK;
     HVD_TRY(tensor_check(tensor, e->t->at.rank, e->t->at.size, err));
     find_region(e, tensor);
-    hvd_error encoding; /* not *err: *err must not change if the tensor is submitted as failed */
+    hvd_error encoding; /* keeps *err unchanged if the tensor is submitted without data */
     int code = tensors_encode(e->tensors, &e->t->all, tensor, &encoding);
     if (code == HVD_NO_MEMORY) return *failed = code, HVD_OK;
     if (code && err) *err = encoding;
     return code;
 }
 
-/* A step of the sends and receives. */
+/* The argument of take_turn, one step of the sends and receives. */
 struct p2p_turn {
     struct p2p *p2p;
     bool reads; /* true: the next step reads more of a sender's memory */
@@ -123,7 +123,7 @@ static int submit_p2p(struct engine *e, struct tensor *tensor, hvd_error *err) {
     struct p2p_turn turn = {.p2p = &e->p2p};
     HVD_TRY(p2p_submit(&e->p2p, tensor, err)); /* the tensor may end at any time from now on */
     bool stepped = transport_rings(e->t) && progress_try(&e->progress, take_turn, &turn);
-    /* the next step reads the rest of a sender's memory, and no message starts this step */
+    /* wake the engine to read the rest of a sender's memory: no message wakes it for that */
     if (!stepped || turn.reads) wake(e);
     return HVD_OK;
 }

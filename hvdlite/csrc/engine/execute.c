@@ -116,7 +116,7 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* Runs an allreduce with an update, for weights that are dealt to several hosts. */
+/* Runs an allreduce with an update of weights whose optimizer states the hosts share. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     atomic_store(&x->algorithm, "update by hosts");
@@ -166,8 +166,8 @@ static int run_coded(struct executor *x, const struct batch *batch, hvd_error *e
     return coll_coded(x->comm, &args, err);
 }
 
-/* Settles the views of the weights (host_memory_settle). No rank has written the weights yet,
- * because the update needs this rank's part of the collective. */
+/* Drops private copies of pages with weights (host_memory_settle). No rank has written the weights
+ * yet, because the update needs this rank's part of the collective. */
 static int settle_views(const struct batch *batch, hvd_error *err) {
     for (size_t i = 0; i < batch->n; i++) {
         const struct tensor *tensor = batch->pieces[i].tensor;

@@ -21,7 +21,7 @@ struct executor {
     struct flight *flight;                    /* NULL: no recorder */
     struct stats *stats;                      /* NULL: nothing is counted */
     struct scratch fusion, work, outer, list; /* kept between batches, to avoid page faults */
-    uint64_t turns; /* number of turns given to delegated tensors so far; see hvd_turn */
+    uint64_t turns; /* the last number that hvd_turn returns so far; 0: none */
     /* the last batch's algorithm; NULL: no batch has run. Any thread reads it */
     _Atomic(const char *) algorithm;
 };

@@ -29,17 +29,17 @@
 #include <string.h>
 
 enum { MARK = 0xb3 };        /* the first byte of these messages; other messages have another one */
-enum { LARGEST = 64 << 10 }; /* bytes; limits memory, because each place keeps its message */
+enum { LARGEST = 64 << 10 }; /* bytes; limits memory, because each tensor name keeps its message */
 enum type { SUMS, CLOSED, ASK };
 
-/* Seconds before a rank asks for an overdue message. Longer: the ranks of a round lose more time if
- * one rank does not enter the round. Shorter: more rounds close because a rank is a little late. */
+/* Seconds before a rank asks for an overdue message. If longer, ranks lose more time if one rank
+ * does not enter a round. If shorter, more rounds fail because a rank is a little late. */
 static const double PATIENT = 0.25;
 
 struct head {
     uint8_t mark, type;
     uint16_t step;
-    uint32_t number; /* number of the place */
+    uint32_t number; /* host_place.number, which stands for the tensor's name */
     uint64_t generation, round;
 };
 
@@ -123,8 +123,8 @@ void fast_hosts_drop(struct fast_path *x, const struct fast_place *p) {
     }
 }
 
-/* Removes and returns a note for the place's current round: a SUMS of the current step or, if
- * `sums` is false, a CLOSED or an ASK. NULL: there is none. */
+/* Removes and returns a message of the current round from x->hosts.notes: SUMS of the current step
+ * or, if `sums` is false, CLOSED or ASK. NULL: there is none. */
 static struct fast_note *take_note(struct fast_path *x, const struct fast_place *p, bool sums) {
     for (struct fast_note **at = &x->hosts.notes, *note; (note = *at); at = &note->next) {
         bool fits = sums ? note->head->type == SUMS && note->head->step == p->hosts.step
@@ -174,7 +174,7 @@ static int add(struct fast_path *x, struct fast_place *p, struct fast_note *note
     return HVD_OK;
 }
 
-/* Ends the round on this rank. Returns this rank's tensor; NULL: it had not entered the round. */
+/* Ends this rank's part of one fast-path collective. Returns its tensor; NULL: it had not begun. */
 static struct tensor *leave_round(struct fast_path *x, struct fast_place *p, enum state state) {
     struct tensor *tensor = p->hosts.tensor;
     p->hosts.tensor = NULL;
@@ -216,7 +216,7 @@ static int advance(struct fast_path *x, struct fast_place *p, double now, hvd_er
     return HVD_OK;
 }
 
-/* Closes the round. *back: this rank's tensor, if this rank had entered the round. */
+/* Ends a fast-path collective without a result. *back: this rank's tensor, if it had begun. */
 static int close_round(struct fast_path *x, struct fast_place *p, struct tensor **back,
                        hvd_error *err) {
     for (int last = last_step(x); p->hosts.step <= last; p->hosts.step++, p->hosts.sent = false) {
@@ -227,14 +227,14 @@ static int close_round(struct fast_path *x, struct fast_place *p, struct tensor 
     return HVD_OK;
 }
 
-/* Returns whether a message of the current round has arrived, so that its sender may wait. */
+/* Returns true if a message of the current round has arrived; its sender may wait for this rank. */
 static bool is_awaited(const struct fast_path *x, const struct fast_place *p) {
     const struct fast_note *note = x->hosts.notes;
     while (note && !is_now(p, note->head)) note = note->next;
     return note;
 }
 
-/* Handles the received messages (notes) of the place. *back: see fast_hosts_receive. */
+/* Handles the received messages (notes) for one tensor name. *back: see fast_hosts_receive. */
 static int handle_notes(struct fast_path *x, struct fast_place *p, double now, struct tensor **back,
                         hvd_error *err) {
     struct fast_note *note;

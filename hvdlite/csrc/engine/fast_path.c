@@ -4,9 +4,10 @@
 #include "transport/transport.h"
 
 enum {
-    /* After MISSES successive generations without a completed round, only one of SELDOM generations
-     * has rounds. Chosen, not measured. Fewer MISSES: if ranks are late a few times, a tensor uses
-     * the coordinator for a long time. More: ranks open more rounds that no rank completes. */
+    /* Chosen, not measured. If no round was completed after MISSES successive decisions on a
+     * tensor, the fast path is tried only after one of SELDOM decisions. With fewer MISSES, a
+     * tensor uses the coordinator for a long time if ranks are late a few times. With more MISSES,
+     * ranks open more rounds that no rank completes. */
     MISSES = 8,
     SELDOM = 16
 };
@@ -47,7 +48,7 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
                                        tensor->request.name)
                            : HVD_OK;
     }
-    mutex_lock(&x->mutex); /* other threads read the names of places */
+    mutex_lock(&x->mutex); /* other threads read the name in the request */
     request_copy(&p->request, &tensor->request);
     mutex_unlock(&x->mutex);
     p->misses = p->round || !p->generation ? 0 : p->misses + 1;

@@ -30,9 +30,9 @@ struct transport;
 
 /* Rounds in a window. */
 struct window_rounds {
-    struct window *window; /* NULL: there are no rounds in a window */
-    size_t used;           /* bytes of the window in use by places; only for the stepping thread */
-    atomic_bool opens;     /* a place exists */
+    struct window *window; /* NULL: no collectives run in a window */
+    size_t used;           /* bytes of the window that tensors use; only for the stepping thread */
+    atomic_bool opens;     /* some tensor may run in the window */
     atomic_bool over;      /* every rank has left, so the engine sees no more deaths */
     /* 1 + the local rank whose sums a thread waits for; 0: no thread waits */
     atomic_int awaited;
@@ -41,11 +41,11 @@ struct window_rounds {
 
 /* Rounds with messages; only for the stepping thread. */
 struct host_rounds {
-    bool on;                 /* false: there are no rounds with messages */
-    struct fast_note *notes; /* received messages of rounds that this rank has not entered */
-    size_t entered;          /* number of unfinished rounds that this rank has entered */
-    bool joined;             /* this rank has joined, so it enters no rounds */
-    double due;              /* time when the first unfinished round will have waited too long */
+    bool on;                 /* false: no collectives run with messages */
+    struct fast_note *notes; /* messages of collectives that this rank has not begun */
+    size_t entered;          /* number of collectives that this rank has begun and not ended */
+    bool joined;             /* this rank has joined, so it begins no collective */
+    double due;              /* time at which to ask for the first overdue message */
 };
 
 struct fast_path {
@@ -53,18 +53,18 @@ struct fast_path {
     struct executor *by;       /* the executor whose statistics count the rounds */
     const atomic_bool *failed; /* true: the engine has failed */
     int group;                 /* number of the group in the flight recorder */
-    /* guards the names; held while a tensor is added or a place is opened */
+    /* guards the names; held while a tensor is added, or a place (fast_place.h) is opened */
     struct mutex mutex;
     struct map names;
     /* Only for the stepping thread: */
     struct fast_place *places;
     uint32_t nplaces;
-    bool fails; /* memory for a place was short, so no more places are opened */
+    bool fails; /* memory for a struct fast_place was short, so no more are made */
     struct window_rounds shared;
     struct host_rounds hosts;
 };
 
-/* `by` may be opened after this call. by_messages: rounds with messages are allowed. */
+/* `by` may be opened after this call. by_messages: the fast path may use messages. */
 void fast_path_open(struct fast_path *x, struct transport *t, struct executor *by,
                     const atomic_bool *failed, int group, bool by_messages);
 void fast_path_close(struct fast_path *x);
@@ -75,11 +75,11 @@ int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error
 
 /* ---- rounds in a window ---- */
 
-/* Any thread. Runs a round with the ranks that wait now, and completes the tensor. False: submit
- * the tensor to the engine instead. */
+/* Any thread. Runs the collective if all ranks of the host wait for it now, and completes the
+ * tensor. False: submit the tensor to the engine instead. */
 bool fast_window_run(struct fast_path *x, struct tensor *tensor);
 
-/* Like tensors_add, for a tensor that goes to the engine. While another thread is in a round of the
+/* Like tensors_add, for a tensor that goes to the engine. While the fast path runs a tensor of the
  * same name, this function waits if tensor->queued is set, and fails if it is not. */
 int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tensor *tensor,
                        bool *corked, hvd_error *err);
@@ -87,18 +87,17 @@ int fast_window_submit(struct fast_path *x, struct tensors *tensors, struct tens
 /* Returns a rank for whose sums a thread of this rank has waited long, so that the engine asks
  * whether the rank is stopped. -1: no thread waits long. */
 int fast_window_awaits(const struct fast_path *x);
-/* Fails if a rank is silent in a round that can't end without that rank. The stepping thread calls
- * it. */
+/* Only the stepping thread. Fails if a rank is silent in a collective that can't end without it. */
 int fast_window_check(const struct fast_path *x, hvd_error *err);
 
 /* ---- rounds with messages: for the stepping thread ---- */
 
 /* Call it before the tensor is reported to the coordinator. If it sets *entered, do not report the
- * tensor: either a round completes the tensor, or fast_hosts_receive returns it in *back. */
+ * tensor: either the fast path completes it, or fast_hosts_receive returns it in *back. */
 int fast_hosts_enter(struct fast_path *x, struct tensor *tensor, double now, bool *entered,
                      hvd_error *err);
-/* Call it in join(), when no round is in progress: this rank enters no rounds until `joined` is
- * false again. */
+/* Call it in join(), when no fast-path collective is in progress: this rank begins none until
+ * `joined` is false again. */
 int fast_hosts_join(struct fast_path *x, double now, hvd_error *err);
 bool fast_hosts_is_message(const struct message *m);
 /* Takes over the message's data. *back: a tensor that must now be reported to the coordinator;

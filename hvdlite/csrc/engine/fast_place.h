@@ -7,8 +7,8 @@
 
 #include "engine/fast_path.h"
 
-/* AWAY: no round until the coordinator's next decision on the tensor. OPEN: any thread may take the
- * place. BUSY: a thread has taken the place, and is in a round. */
+/* AWAY: the tensor can't use the fast path until the coordinator's next decision on it. OPEN: any
+ * thread may run the tensor on the fast path. BUSY: a thread does so. */
 enum state { AWAY, OPEN, BUSY };
 
 struct window_place {
@@ -32,20 +32,19 @@ struct fast_place {
     struct fast_place *next;
     struct request request;
     uint64_t generation, round;
-    unsigned misses; /* number of successive generations without a round */
+    unsigned misses; /* number of successive decisions that no completed round followed */
     _Atomic int state;
     struct window_place shared;
     struct host_place hosts;
 };
 
-/* Returns whether a round may take this tensor. */
+/* Returns whether the fast path may run this tensor. */
 bool fast_place_takes(const struct fast_path *x, const struct tensor *tensor);
 struct fast_place *fast_place_find(struct fast_path *x, const struct map_node *like);
-/* NULL: memory is short. Then open no more places, because their numbers would differ between
- * ranks. */
+/* NULL: memory is short. Then add no more names, because ranks would number them differently. */
 struct fast_place *fast_place_add(struct fast_path *x, const struct request *r);
 void fast_place_free_all(struct fast_path *x);
-/* Ends a round and returns the round's batch number, which is equal on all ranks. */
+/* Ends a fast-path collective and returns its batch number, which is equal on all ranks. */
 static inline uint64_t fast_place_batch(struct fast_place *p) {
     return HVD_FAST_BATCHES + (p->generation << 32) + p->round++;
 }
@@ -54,12 +53,12 @@ static inline uint64_t fast_place_batch(struct fast_place *p) {
 
 bool fast_window_suits(const struct fast_path *x, const struct tensor *tensor);
 bool fast_hosts_suits(const struct fast_path *x, const struct request *r);
-/* Begins a generation of the place. often false: the generation has no rounds, because the last
- * generations completed none. */
+/* Opens the fast path for a tensor name, after a decision of the coordinator. If `often` is false,
+ * leaves it closed, because no round was completed after the last decisions. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often);
 int fast_hosts_open(struct fast_path *x, struct fast_place *p, bool often, hvd_error *err);
-/* Frees the received messages (notes) of the place's past rounds; p NULL: frees all notes. */
+/* Frees received messages (notes) of past rounds of one tensor name; p NULL: frees all notes. */
 void fast_hosts_drop(struct fast_path *x, const struct fast_place *p);
 
 #endif

@@ -72,8 +72,8 @@ void fast_room_stage(const struct fast_path *x, const struct fast_place *p,
     lines_copy(to + own.end, (const char *)t->in + own.end, bytes - own.end);
 }
 
-/* Sums this rank's chunk of all inputs, and writes the sums over the chunk in each rank's input;
- * collectives/window.c explains why. */
+/* Sums this rank's chunk of all inputs, and overwrites the chunk in each rank's input with the
+ * sums; collectives/window.c explains why. */
 static void add_chunk(const struct fast_path *x, const struct fast_place *p,
                       const struct tensor *t) {
     struct coll_range own = chunk_of(x, t, x->shared.window->self);
@@ -92,7 +92,7 @@ static void tell_engine(struct fast_path *x, int local_rank) {
         transport_wake(x->transport);
 }
 
-/* Ends the wait for a rank. Other threads that wait for other ranks call tell_engine again. */
+/* Ends the wait for a rank. A thread that waits for another rank then sets `awaited` again. */
 static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
     int own = local_rank + 1;
     if (atomic_load(&x->shared.awaited))
@@ -105,8 +105,8 @@ static bool end_wait(struct fast_path *x, int local_rank, bool arrived) {
  * function watches the rank, and returns false if the rank is dead or silent. */
 static bool wait_for_sums(struct fast_path *x, const struct fast_place *p, int local_rank,
                           uint64_t own) {
-    /* Seconds; chosen, not measured. After SOON the engine, too, watches the rank. Shorter SOON:
-     * ordinary waits wake the engine. Longer SOON: a silent rank is reported later. */
+    /* Seconds; chosen, not measured. After SOON the engine, too, watches the rank. With a shorter
+     * SOON, ordinary waits wake the engine. With a longer SOON, a silent rank is reported later. */
     static const double LONGEST_NAP = 1e-3, SOON = 0.05;
     struct wait_policy policy = {0};
     struct waiter waiter = {0};

@@ -1,4 +1,4 @@
-/* The memory of a place in the window.
+/* The memory of a place, one tensor name of the fast path, in the window.
  *
  * In each rank's memory a place has a head, then room for two inputs. The head has a cache line for
  * the word of fast_round.h (only local rank 0's word is used), and a cache line for the number of

@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-/* How often a spin reads the word between two reads of the clock. More: a spin lasts longer than
- * its limit. Fewer: reads of the clock delay the next read of the word. Chosen, not measured. */
+/* A spin reads the clock once in UNTIMED reads of the word. Chosen, not measured. If larger, spins
+ * last longer than their limit. If smaller, reads of the clock delay the reads of the word. */
 enum { UNTIMED = 16 };
 
 static inline uint64_t word_of(uint64_t generation, uint64_t round) {
@@ -23,10 +23,10 @@ static inline uint64_t word_of(uint64_t generation, uint64_t round) {
 static inline uint64_t round_of(uint64_t word) { return word >> 16; }
 static inline uint64_t count_of(uint64_t word) { return word & (CLOSED - 1); }
 
-/* Counts this rank in the round. Returns false if the round is closed. */
+/* Counts this rank in the round, one collective. Returns false if the round is closed. */
 static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n) {
-    /* Guesses the value that the last round has left in the word. Reading the word before the swap
-     * would fetch the cache line twice. */
+    /* Guess the value of the word after the last round: a read of the word before the
+     * compare-and-swap would fetch the cache line twice. */
     uint64_t w = own - word_of(0, 1) + n, next;
     do {
         bool same_round = round_of(w) == round_of(own);
@@ -37,13 +37,13 @@ static inline bool round_arrive(_Atomic uint64_t *word, uint64_t own, uint64_t n
     return true;
 }
 
-/* Closes the round, unless all ranks have arrived; then returns false. arrived: this rank has been
- * counted in the round. */
+/* Closes the round and returns true. But if all ranks have arrived, does not close it and returns
+ * false. arrived: this rank has been counted in the round. */
 static inline bool round_close(_Atomic uint64_t *word, uint64_t own, bool arrived, uint64_t n) {
     uint64_t w = atomic_load_explicit(word, memory_order_acquire), next;
     do {
         bool same_round = round_of(w) == round_of(own);
-        /* all ranks have arrived; if not same_round, some ranks are in the next round already */
+        /* all ranks have arrived; some may be in the next round already: then not same_round */
         if (same_round ? count_of(w) == n : arrived) return false;
         next = (same_round ? w : own) | CLOSED;
     } while (!atomic_compare_exchange_weak_explicit(word, &w, next, memory_order_acq_rel,

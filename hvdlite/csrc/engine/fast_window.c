@@ -54,8 +54,8 @@ static void make_room(struct fast_path *x, struct fast_place *p, size_t bytes) {
     x->shared.used += fits ? all : 0;
 }
 
-/* Publishes this rank's splits. No rank reads the old splits any more, because all ranks have then
- * submitted this tensor to the engine. */
+/* Publishes this rank's splits. Runs after all ranks have submitted this tensor to the engine, so
+ * no rank still reads the old splits. */
 static bool publish_splits(const struct fast_path *x, struct fast_place *p,
                            const struct tensor *tensor) {
     if (!tensor->splits || tensor->open) return false;
@@ -64,8 +64,8 @@ static bool publish_splits(const struct fast_path *x, struct fast_place *p,
     return true;
 }
 
-/* Opens the first round of a generation. If this rank has already submitted another tensor of this
- * name to the engine, or can't take part in an alltoall with splits, closes the round instead. */
+/* Lets this name's next collective use the fast path. If this rank has already submitted another
+ * tensor of this name to the engine, or can't take part in an alltoall with splits, forbids it. */
 void fast_window_open(struct fast_path *x, struct fast_place *p, const struct tensor *tensor,
                       bool often) {
     p->shared.uneven = tensor->uneven;
@@ -83,7 +83,7 @@ void fast_window_open(struct fast_path *x, struct fast_place *p, const struct te
 
 /* ---- a round, any thread ---- */
 
-/* Returns false if the tensor differs from the place's request, or its output needs the engine. */
+/* Returns false if the tensor differs from p->request, or its output needs the engine. */
 static bool suits_place(const struct fast_path *x, const struct fast_place *p,
                         const struct tensor *t) {
     const struct request *r = &t->request;
@@ -100,7 +100,7 @@ static bool suits_place(const struct fast_path *x, const struct fast_place *p,
            !memcmp(t->splits, splits_of(x, x->shared.window->self, p), splits_bytes(x));
 }
 
-/* Returns the round's batch number, equal on all ranks; 0: the round has not run. */
+/* Runs the collective. Returns its batch number, equal on all ranks; 0: it has not run. */
 static uint64_t run_round(struct fast_path *x, struct fast_place *p, const struct tensor *t) {
     uint64_t own = word_of(p->generation, p->round), n = (uint64_t)x->shared.window->n;
     _Atomic uint64_t *word = word_at(x, p);
@@ -115,7 +115,7 @@ static uint64_t run_round(struct fast_path *x, struct fast_place *p, const struc
     return fast_place_batch(p);
 }
 
-/* Returns the result of run_round; 0 if the place is not open. */
+/* Returns the result of run_round; 0 if the fast path is not open for this tensor's name. */
 static uint64_t try_place(struct fast_path *x, const struct tensor *tensor) {
     struct fast_place *p = fast_place_find(x, &tensor->node);
     int open = OPEN;

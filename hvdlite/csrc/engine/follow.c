@@ -32,9 +32,9 @@ static int report_whole(struct negotiation *n, struct tensor *tensor, uint64_t a
     return send_up(n, &item, err);
 }
 
-/* Returns true if this rank must send the whole request although the request is cached: OFTEN times
- * a caller waited for the tensor on this rank, but not on every other rank. The whole request makes
- * the coordinator find out again whether callers wait on all ranks. */
+/* Returns true if this rank must send the whole request although the request is cached, because a
+ * caller has waited OFTEN times on this rank, but not on all ranks. The whole request makes the
+ * coordinator find out again whether callers wait on all ranks. */
 static bool asks_again(struct cache_entry *known) {
     enum { OFTEN = 16 }; /* chosen, not measured */
     bool asks = known->waited_alone >= OFTEN;
@@ -141,7 +141,7 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
 static int set_agreed(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                       hvd_error *err) {
     struct request *r = &tensor->request;
-    /* if the item has the whole request, its rows are the ranks that have joined */
+    /* if the item has the whole request, item->rows lists the ranks that have joined */
     uint32_t nrows = item->whole ? 0 : item->nrows;
     uint32_t expected = request_rows_vary(r) ? (uint32_t)n->t->at.size : r->kind == HVD_JOIN;
     if ((nrows && nrows != expected) || (item->direct && !tensor->region))
@@ -154,7 +154,7 @@ static int set_agreed(struct negotiation *n, const struct wire_item *item, struc
         HVD_TRY(cache_put(n->cache, item->id, r, item->rows, nrows, err));
     if (!*item->request.name) HVD_TRY(note_waits(n, item, tensor, err));
     if (!item->direct)
-        /* as on the coordinator, so that fusion_fits, which compares regions, returns the same */
+        /* the coordinator does the same: fusion_fits, which compares regions, must agree with it */
         r->region = 0;
     return HVD_OK;
 }
@@ -182,7 +182,7 @@ static int begin_tensor(struct negotiation *n, const struct wire_item *item, str
     return HVD_OK;
 }
 
-/* Records that the piece's bytes are in a batch. Pieces of a tensor arrive in order. */
+/* Records that a part of the tensor is in a batch. The decisions on the parts arrive in order. */
 static int take_piece(const struct wire_item *item, struct tensor *tensor, struct batch_piece *out,
                       hvd_error *err) {
     const struct request *r = &tensor->request;

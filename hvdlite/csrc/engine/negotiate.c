@@ -37,8 +37,7 @@ void negotiate_close(struct negotiation *n) {
 /* ---- for the coordinator ---- */
 
 /* The order of additions determines the bits of a sum. Timing decides which tensors share a batch
- * and where a tensor is cut. So batches and pieces are limited to sizes at which neither changes
- * the order. */
+ * and where a tensor is cut. This function limits both, so that the order is always the same. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all) {
     /* fixed, because the length that ahead.c computes depends on timing; chosen, not measured */
     enum { PIECE = 4 << 20 };

@@ -33,7 +33,7 @@ struct negotiation {
     struct tree tree;
     struct aggregate aggregate;
     struct watch watch;
-    double reported; /* when the send or receive that was last reported as late was submitted */
+    double reported; /* `submitted` of the last send or receive that was reported as late */
     double stall;    /* seconds after which an unmatched send or receive fails; 0: never */
     const struct log *log;
     hvd_error lost; /* the error about a silent rank; code 0: none */
@@ -57,7 +57,7 @@ int negotiate_step(struct negotiation *n, bool *progress, hvd_error *err);
 void negotiate_abort(struct negotiation *n, const hvd_error *why);
 
 /* ---- rank 0: the coordinator ---- */
-/* Configures batches and pieces so that equal inputs give results with equal bits. */
+/* Limits batches and the cuts of tensors so that equal inputs give results with equal bits. */
 void coordinate_in_order(struct coordinator_config *c, const struct comm *all);
 
 /* ---- this rank's reports, and the decisions that it follows: follow.c ---- */
@@ -72,8 +72,8 @@ int follow_round(struct negotiation *n, struct message *m, hvd_error *err);
  * rounds, so call it until n->left is true. */
 int follow_leave(struct negotiation *n, const char *reason, hvd_error *err);
 
-/* Handles an item of a message that a rank other than the coordinator has received; on the
- * coordinator, an item of its own decisions. */
+/* Handles one item. On the coordinator it is an item of the coordinator's own decisions; on other
+ * ranks it is an item of a received message. */
 int follow_decision(struct negotiation *n, int from, const struct wire_item *item, hvd_error *err);
 
 /* Handles another rank's ABORT: keeps its text and fails with that text. */

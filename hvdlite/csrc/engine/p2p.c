@@ -219,7 +219,7 @@ static int take_for_tensor(struct p2p *p, const struct message *m, const struct 
     struct tensor *t =
         find_tensor(is_piece || is_done ? &p->arriving : &p->sends, m->from, head->number);
     if (!t && p->withdrew && !is_piece && !is_done)
-        return HVD_OK; /* about a withdrawn send; the peer did not know of the withdrawal yet */
+        return HVD_OK; /* the peer did not know yet that this rank has withdrawn the send */
     if (!t || is_done != !!t->near) return set_damaged(m, err);
     if (is_piece && size > request_bytes(&t->request) - t->agreed) return set_damaged(m, err);
     if (is_piece) return p2p_take_piece(p, t, rest, size, head->code, err);

@@ -8,8 +8,8 @@
 
 /* ---- failed sends and receives whose counterparts must fail, too ---- */
 
-/* Adds an entry, or counts in the entry of the same name and rank: a program that repeats its names
- * has few entries. */
+/* Adds an entry, or adds 1 to the count of the entry with the same name and rank: a program that
+ * repeats its names has few entries. */
 static int add_failed(struct p2p_failed **list, int peer, const char *name, hvd_error *err) {
     size_t bytes = strlen(name) + 1;
     for (struct p2p_failed *f = *list; f; f = f->next) {
@@ -60,8 +60,8 @@ static void set_stalled(struct p2p *p, const struct tensor *t, double waited, hv
     if (other != P2P_ANY) transport_blame(p->t, other, why);
 }
 
-/* Fails a send or receive. A later offer that fits a failed receive will be refused, but not if the
- * receive was from any rank, because then the offer may be meant for another receive. */
+/* Fails a send or receive. A later send that fits a failed receive will be refused. An exception is
+ * a receive with P2P_ANY as its sender, because the send may be meant for another receive. */
 static int expire(struct p2p *p, struct tensor *t, double waited, hvd_error *err) {
     bool sends = t->request.kind == HVD_SEND;
     int peer = t->request.root;
@@ -98,7 +98,7 @@ int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_
     return HVD_OK;
 }
 
-/* ---- the counterparts of failed sends and receives ---- */
+/* ---- receives and sends that match a failed send or receive ---- */
 
 bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd_error *err) {
     hvd_error late;

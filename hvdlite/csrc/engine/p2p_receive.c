@@ -150,7 +150,7 @@ int p2p_receive(struct p2p *p, struct tensor *tensor, hvd_error *err) {
     }
     if (fails_withdrawn(p, tensor, from)) return HVD_OK;
     if (from == P2P_ANY ? all_left(p) : p->peers[from].left) {
-        /* a receive from any rank blames rank 0 or 1, because all other ranks have left */
+        /* if all other ranks have left, the error of a receive from any rank names the lowest */
         fail_left(p, tensor, from == P2P_ANY ? p->t->at.rank == 0 : from);
         return HVD_OK;
     }

@@ -10,14 +10,14 @@
 enum {
     /* All numbers of this enum are chosen, not measured.
      *
-     * Maximum bytes of data in an offer. More: an offer that no receive matches uses more memory of
-     * the receiver. Fewer: more sends wait for a P2P_WANT. */
+     * Maximum bytes of data in an offer. With more bytes, an offer that no receive matches uses
+     * more memory of the receiver. With fewer bytes, more sends wait for a P2P_WANT. */
     P2P_SHORT = 8 << 10,
     P2P_PART = 32 << 10, /* maximum bytes of data in a message; p2p_post copies them on the stack */
-    /* bytes that a P2P_WANT adds; at least P2P_PART, so that a message ends at most one step */
+    /* bytes that a P2P_WANT adds; at least P2P_PART, so a message needs at most one P2P_WANT */
     P2P_STEP = 2 * P2P_PART,
-    /* Maximum bytes that a receiver has asked for and not received. More: decisions of the
-     * coordinator wait behind more data. Fewer: the link is idle while a P2P_WANT travels. */
+    /* Maximum bytes that a receiver has asked for and not received. If more, decisions of the
+     * coordinator wait behind more data. If fewer, the link is idle while a P2P_WANT travels. */
     P2P_AHEAD = 4 * P2P_STEP,
     /* maximum bytes that one step of the engine reads; the engine does nothing else meanwhile */
     P2P_READ_STEP = 1 << 20
@@ -28,17 +28,17 @@ enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
     P2P_HELLO, /* asks the receiver to tell the sender when the receiver leaves */
-    /* code: dtype. Followed by the name, the total bytes, then the data if it is short, else a
-     * struct p2p_near if the receiver is on the same host */
+    /* code: dtype; bytes: bytes of the tensor. After the name follows the data if it is short, else
+     * a struct p2p_near if the receiver is on the same host, else nothing */
     P2P_OFFER,
-    /* A receive has matched the send: asks for the send's first `bytes` bytes. code 1: the data
-     * must go through the bounce buffer */
+    /* A receive has matched the send: asks for the send's first `bytes` bytes. If `code` is 1, the
+     * data must go through the bounce buffer */
     P2P_WANT,
-    /* the next data of a send. code: 1 + the slot of the bounce buffer with the data; 0: the data
-     * follows in the message */
+    /* The next data of a send. If `code` is 0, the data is in the message, else in slot number
+     * code - 1 of the bounce buffer */
     P2P_PIECE,
-    P2P_READ,     /* the receiver has read the send's data: asks whether the send is under way */
-    P2P_DONE,     /* the answer to P2P_READ: the send was under way, so the data is valid */
+    P2P_READ,     /* the receiver has read the sender's memory, and asks if the data was valid */
+    P2P_DONE,     /* the answer to P2P_READ: the send had not failed, so the data is valid */
     P2P_FREE,     /* code: 1 + a slot of the bounce buffer that is free again */
     P2P_REFUSE,   /* the send fails with this code and text */
     P2P_WITHDRAW, /* the send has waited too long and failed; so its receive must fail, too */
@@ -49,7 +49,7 @@ struct p2p_head {
     uint8_t mark, type;
     uint16_t name;   /* bytes of the name or text that follows the head; data follows the name */
     uint32_t code;   /* see p2p_type */
-    uint64_t number; /* of messages about a send: the sender's number of the send */
+    uint64_t number; /* in messages about a send: the number that its sender has given it */
     uint64_t bytes;  /* see p2p_type */
 };
 
@@ -65,7 +65,7 @@ enum { P2P_NOBODY = -2 }; /* no rank, and not P2P_ANY */
 struct p2p_failed {
     struct p2p_failed *next;
     int peer;       /* the other rank */
-    uint64_t count; /* number of these sends or receives */
+    uint64_t count; /* number of failed sends or receives */
     char name[];
 };
 

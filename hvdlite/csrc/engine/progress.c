@@ -23,8 +23,9 @@ int progress_take(struct progress *p, bool *progress, hvd_error *err) {
 }
 
 bool progress_was_driven(struct progress *p) {
-    /* Seconds. Shorter: a message wakes the engine's thread although a caller steps next, and two
-     * hand-overs between threads cost 8 us. Longer: messages wait more often, for up to 1 ms. */
+    /* Seconds after a caller's step. If shorter, a message wakes the engine's thread although a
+     * caller steps next, and two hand-overs between threads cost 8 us. If longer, messages wait
+     * more often, for up to 1 ms. */
     static const double RECENT = 3e-3;
     mutex_lock(&p->stepping);
     bool recent = p->driven > 0 && clock_now() - p->driven < RECENT;
@@ -40,8 +41,8 @@ unsigned progress_wakes(struct progress *p) {
 }
 
 void progress_park(struct progress *p, unsigned wakes) {
-    /* Maximum seconds that a message waits, because messages do not wake a parked thread. Shorter:
-     * the thread looks for messages more often than 1,000 times per second. */
+    /* Maximum seconds that a message waits, because messages do not wake a parked thread. With a
+     * shorter time, the thread looks for messages more often than 1,000 times per second. */
     static const double LOOK = 1e-3;
     mutex_lock(&p->lot);
     if (p->wakes == wakes) mutex_wait(&p->lot, LOOK);
@@ -77,8 +78,8 @@ static bool lock_stepping(struct progress *p, bool (*done)(void *), void *arg) {
 
 /* Sleeps for a short time if the transport can wake this thread. Handing over to the engine's
  * thread and back would take as long as most of these sleeps: over 8 hosts, a sum of 64 KB took 0.9
- * times as long as MPI's sum with the sleeps, and 1.1 times as long without the sleeps. After MOST
- * sleeps without progress the wait is long, and a hand-over costs little in comparison. */
+ * times as long as MPI's sum; without the sleeps it took 1.1 times as long. After MOST sleeps
+ * without progress the wait is long, and a hand-over costs little in comparison. */
 static bool nap_for_message(struct transport *t, unsigned ticket, int *naps) {
     enum { MOST = 5 };
     static const double NAP = 1e-3;

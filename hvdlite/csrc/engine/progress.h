@@ -43,8 +43,8 @@ void progress_wake(struct progress *p);
 /* Calls `step` instead of a step of the engine, unless another thread is stepping. If `step` fails,
  * the engine's next step fails, too. Returns false if `step` failed or was not called. */
 bool progress_try(struct progress *p, progress_step *step, void *arg);
-/* Steps until done(arg) returns true or the wait policy says to sleep; on a transport that blocks,
- * sleeps and steps on a few times. Returns false if another thread was stepping all the time. */
+/* Steps until done(arg) returns true or the wait policy says to sleep. If messages end sleeps, then
+ * sleeps and steps a few more times. Returns false if another thread stepped all the time. */
 bool progress_drive(struct progress *p, struct transport *t, bool (*done)(void *), void *arg);
 
 #endif

@@ -94,7 +94,7 @@ static int look_at(struct negotiation *n, int rank, bool waits, const char *what
         transport_dead(n->t, rank, FATE_SILENT, &n->lost);
         return *err = n->lost, HVD_RANK_DEAD;
     }
-    /* the coordinator reports every other silent rank, to all ranks */
+    /* the coordinator reports other ranks, to all ranks; other ranks report the coordinator */
     bool warns = n->coordinator || rank == COORDINATOR;
     if (found == WATCH_WARN && warns) HVD_TRY(warn(n, rank, what, err));
     return found == WATCH_FINE ? HVD_OK : send_one(n, rank, WIRE_ASK, err);

@@ -71,7 +71,7 @@ int engine_step(void *engine, bool *progress, hvd_error *err) {
     HVD_TRY(negotiate(e, progress, err));
     struct batch *batch = run_log_take(&e->negotiation.run_log);
     *progress = *progress || batch;
-    if (*progress) note_progress(e); /* first, because the batch may end the job's timeline */
+    if (*progress) note_progress(e); /* before the batch, whose end may end the job's timeline */
     if (!batch) return HVD_OK;
     int code = execute_batch(&e->executor, batch, err);
     free(batch);
@@ -91,8 +91,8 @@ bool engine_is_pending(struct engine *e) {
  * most tensors. If every message wakes the thread, a sleep lasts until a message arrives. Otherwise
  * the sleeps become longer and longer, and short again after something has woken the thread. */
 static double next_nap(struct engine *e) {
-    /* Seconds; chosen, not measured. Longer LINGER: an idle job takes more of the cores. Shorter
-     * IDLE_NAP: an idle rank polls more often. */
+    /* Seconds; chosen, not measured. With a longer LINGER, an idle job takes more of the cores.
+     * With a shorter IDLE_NAP, an idle rank polls more often. */
     static const double LINGER = 100e-6, IDLE_NAP = 1e-3;
     double now = clock_now();
     bool pending = engine_is_pending(e);
@@ -143,7 +143,7 @@ void *engine_run(void *arg) {
         if (driven && !engine_is_pending(e)) {
             progress_park(&e->progress, wakes);
         } else if (nap <= 0) {
-            /* a caller that steps may have used the core; it tests itself whether others compute */
+            /* a long yield means nothing here: perhaps a caller that steps has used the core */
             if (driven) e->waiter.policy.crowd = NULL;
             waiter_do(&e->waiter, nap);
         } else {

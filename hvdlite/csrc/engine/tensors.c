@@ -9,13 +9,13 @@ struct tensors {
     struct mutex mutex; /* guards the fields up to `why` */
     struct map names;
     struct tensor_list fresh; /* added but not taken yet */
-    int corks;                /* number of corks; while > 0, no tensor is taken */
+    int corks;                /* number of hvd_cork calls in force; > 0: holds tensors back */
     bool closed;
     hvd_error why;
     /* Only the stepping thread uses the following fields. */
     struct tensor_list taken;
     struct tensor_list zeros; /* owned: made by tensors_add_zeros */
-    struct map ids;           /* taken tensors, by the cache id that this rank has sent */
+    struct map ids;           /* tensors of `taken`, by the cache id that this rank has sent */
 };
 
 struct tensors *tensors_new(void) {
@@ -72,7 +72,7 @@ static int add_name(struct tensors *t, struct tensor *tensor, hvd_error *err) {
 
 /* Removes the tensor's name; adds the next tensor of this name, if there is one. */
 static void remove_name(struct tensors *t, struct tensor *tensor) {
-    hvd_error none; /* map_put can't fail, because a name was just removed */
+    hvd_error none; /* map_put can't fail, because the removal has made room */
     map_remove(&t->names, &tensor->node);
     if (!tensor->behind) return;
     tensor->behind->last = tensor->last;

@@ -23,7 +23,7 @@ struct tensor {
     const void *in; /* request_bytes() bytes */
     void *out; /* allreduce, broadcast: as large as `in`, may be `in`; other kinds: out_rows rows */
     int64_t out_rows;
-    /* Ranges of weights that this rank settles (host_memory_settle) when all ranks have submitted
+    /* Ranges of weights for host_memory_settle, which this rank calls when all ranks have submitted
      * the tensor: from then on no rank reads the weights. */
     const struct host_range *views;
     size_t nviews;
@@ -44,12 +44,12 @@ struct tensor {
     const struct region *region; /* the region numbered request.region; NULL: none */
     double submitted;            /* time of the submission, by clock_now */
     bool queued;                 /* true: the tensor may wait behind another tensor with its name */
-    uint64_t turn, last_turn;    /* of a delegated tensor; see hvd_turn and hvd_last_turn */
+    uint64_t turn, last_turn;    /* results of hvd_turn and hvd_last_turn */
     /* Only the stepping thread uses the following fields. */
     /* true: zeros for a rank that has joined; the table owns this tensor */
     bool zeros;
     enum tensor_stage stage; /* how far the negotiation has progressed */
-    /* bytes that are already in batches; send, recv: bytes that are sent, received or read */
+    /* bytes that are already in batches; for a send or receive: bytes sent, received or read */
     size_t agreed;
     uint64_t flight; /* number of the tensor's operation in the flight recorder; 0: none */
     /* true: the tensor has the same offset in its region on every rank; send: the data goes through
@@ -58,19 +58,19 @@ struct tensor {
     bool uneven;           /* true: some rank has chosen its own splits */
     struct p2p_near *near; /* recv from a rank of this host: where to read the sender's data */
     double met;            /* send, recv: when the other rank's tensor matched, by clock_now */
-    /* set when the ranks have agreed: each rank's number of rows, if the numbers may differ; of a
-     * join, the last rank that joined; the table frees it */
+    /* Set when the ranks have agreed; the table frees it. If the ranks' numbers of rows may differ,
+     * these numbers; for a join, the last rank that joined. */
     int64_t *rows;
     struct map_node node; /* node in the map of names */
     /* The table sets the following fields, except for sends and receives (p2p.h). */
-    /* the cache id that this rank has sent to the coordinator; 0: it has sent the whole request;
-     * send, recv: the sender's number of the send */
+    /* The cache id that this rank has sent to the coordinator; 0: it has sent the whole request.
+     * For a send or receive: the number that the sender has given to the send. */
     uint64_t id;
     struct map_node by_id;
     struct tensor *newer, *older; /* neighbors in the table's list */
     /* the next tensor of the same name, which waits until this tensor ends */
     struct tensor *behind;
-    /* in the first tensor of a name: the last tensor that waits, or itself */
+    /* in the first tensor with its name: the last tensor that waits behind it; none: itself */
     struct tensor *last;
     struct request request; /* last field, because the number of its bytes in use varies */
 };
@@ -83,9 +83,9 @@ struct tensor_list {
 void tensor_list_add(struct tensor_list *list, struct tensor *tensor, struct tensor *last);
 void tensor_list_remove(struct tensor_list *list, struct tensor *tensor);
 
-/* Fits the output to the rows from n ranks; received[rank * stride] are the rows of a rank. For an
- * open tensor, allocates memory for the n numbers and the output, unless the rows fit the caller's
- * output. For other tensors, fails if the rows do not fill the output. */
+/* Fits the output to the rows from n ranks: received[rank * stride] rows from a rank. If they do
+ * not fill the caller's output, allocates memory for the n numbers of rows and for the output if
+ * `open` is set, and fails otherwise. */
 int tensor_fit_output(struct tensor *tensor, const int64_t *received, size_t stride, size_t n,
                       hvd_error *err);
 
@@ -93,7 +93,7 @@ struct tensors;
 struct comm;
 
 struct tensors *tensors_new(void);    /* NULL: memory is short */
-void tensors_free(struct tensors *t); /* no tensors may be left, except zeros */
+void tensors_free(struct tensors *t); /* call it when all callers' tensors have ended */
 
 /* Checks what request_check does not see: the update, the splits, a reducescatter's out_rows. */
 int tensor_check(const struct tensor *tensor, int rank, int size, hvd_error *err);

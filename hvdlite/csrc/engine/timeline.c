@@ -63,8 +63,8 @@ static void write_span(struct timeline *t, const char *what, double from, double
     write_end(t, 'e', what, to, "");
 }
 
-/* Writes a tensor's spans. They share a new id, because spans with the same name may overlap: of
- * tensors in several groups, or of the pieces of a tensor. */
+/* Writes a tensor's spans. They share a new id, because spans with the same name may overlap:
+ * tensors of two groups can have the same name, and a tensor may be moved in several pieces. */
 static void write_tensor(struct timeline *t, const struct request *r, struct timeline_times times,
                          size_t fused) {
     char name[3 * HVD_MAX_NAME], negotiate[40], details[180];
