@@ -120,7 +120,7 @@ void bell_ring(struct bell *b) {
 
 unsigned bell_listen(struct bell *b) { return atomic_load(&b->rings); }
 
-/* Polls the file without the lock. A thread that rings the bell meanwhile writes to `event`. */
+/* Polls the file without the lock. If a thread calls bell_ring meanwhile, `event` ends the poll. */
 static void look(struct bell *b, int file, double seconds) {
     struct pollfd files[] = {{.fd = b->event, .events = POLLIN}, {.fd = file, .events = POLLIN}};
     struct timespec timeout = clock_span(seconds);

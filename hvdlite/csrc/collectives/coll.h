@@ -109,8 +109,8 @@ int coll_choose_team(const struct comm *all, size_t team, bool own_core, hvd_err
  * when all ranks of the host are done. `host`: the ranks of this host. */
 int coll_update(const struct comm *host, const struct coll_args *args, hvd_error *err);
 
-/* Allreduces gradients and updates weights that are dealt to several hosts. args->data: working
- * memory of args->bytes. The gradients themselves do not change. */
+/* Allreduces gradients and updates weights; each host has a part of the optimizer states.
+ * args->data: working memory of args->bytes. The gradients themselves do not change. */
 int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* Updates weights with the sums of their gradients.
  *
- * Dealt weights: the optimizer states are dealt to the hosts, and each host updates the stripes
- * that it owns.
+ * Dealt weights: each host has the optimizer states of some stripes, parts of HVD_STRIPE bytes, and
+ * updates only the stripes that it owns.
  *
  *   Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
  *   SC'20: its first stage.
@@ -113,7 +113,7 @@ struct blocks {
     take_block *take;
 };
 
-/* Calls `take` for each block of a range of the data. No block crosses the end of a stripe. */
+/* Calls `take` for each block of a range of the data. One host owns all bytes of a block. */
 static void take_range(const void *arg, struct coll_range range) {
     const struct dealt *d = ((const struct blocks *)arg)->d;
     take_block *take = ((const struct blocks *)arg)->take;
@@ -189,7 +189,7 @@ static struct coll_range owned(const struct dealt *d, size_t slice, int host) {
     return coll_cut(all, sizeof(float), (int)d->nslices, (int)slice);
 }
 
-/* Returns the part of a host's range that this rank's lane sums. */
+/* Returns the part of a host's range that this rank's lane (one rank per host) sums. */
 static struct coll_range own_chunk(const struct dealt *d, struct coll_range range) {
     return coll_cut(range, sizeof(float), d->l->lanes, d->l->host.rank);
 }
@@ -264,7 +264,7 @@ int coll_update_dealt(const struct comm *comm, const struct coll_args *args, hvd
                 : HVD_OK;
 }
 
-/* ---- weights that are not dealt ---- */
+/* ---- weights that every host updates ---- */
 
 /* Updates this rank's chunk of the weights, after the allreduce of the gradients. Each rank of the
  * host updates one chunk.

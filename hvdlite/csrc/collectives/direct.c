@@ -174,7 +174,7 @@ static int spread_slice(const void *arg, size_t i, hvd_error *err) {
     return HVD_OK;
 }
 
-/* Sums this rank's chunk over the hosts. Only for a rank in a lane. */
+/* Sums this rank's chunk over the hosts. Only for a rank in a lane (comm.h). */
 static int run_lane(struct direct *d, const struct comm *comm, hvd_error *err) {
     struct coll_args lane = *d->args;
     lane.data = d->lane;

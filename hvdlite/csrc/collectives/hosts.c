@@ -167,8 +167,8 @@ static int run_slices(const struct comm *comm, const struct coll_args *args, siz
     return code;
 }
 
-/* Returns true if a ring is the cheapest algorithm on a lane. The result is equal on all ranks,
- * even on ranks in no lane. */
+/* Returns true if a ring is the cheapest algorithm between hosts (on a lane). The result is equal
+ * on all ranks, even on ranks in no lane. */
 bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes) {
     int hosts = comm->layout->hosts;

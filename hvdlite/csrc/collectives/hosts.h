@@ -20,7 +20,7 @@ size_t coll_hosts_chunk(const struct comm *comm);
 bool coll_hosts_in_slices(const struct comm *comm, const struct reduce_kernels *kernels,
                           size_t bytes);
 
-/* Allreduces over the lane's ranks, each of which has the sum of its host. */
+/* Allreduces over the ranks of a lane: one rank of each host, which has the sum of its host. */
 int coll_hosts_lane(const struct layout *l, const struct coll_args *args, hvd_error *err);
 /* Like coll_hosts_lane, in slices; also prepares the first slice. A rank that sends nothing to
  * other hosts, because it is in no lane, prepares and finishes its slices in the same order. */

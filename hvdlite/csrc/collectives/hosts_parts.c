@@ -46,8 +46,8 @@ struct copies {
     bool to_lanes;
 };
 
-/* Copies the part of a chunk that lies in `range`, a range of the lane memories. The chunk begins
- * at offset `lane` of the lane memories. */
+/* Copies the part of a chunk that lies in `range`. `lane`: offset of the chunk in c->lanes;
+ * `range` is a range of c->lanes, too. */
 static void copy_chunk(const struct copies *c, struct coll_range range, int host,
                        struct coll_range chunk, size_t lane) {
     const struct blocks *b = c->b;

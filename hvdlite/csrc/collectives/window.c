@@ -95,7 +95,7 @@ static void add_block(const struct pass *p, uint64_t round, size_t offset, const
                last_team(p) ? p->args->final : (struct reduce_final){1, 1});
 }
 
-/* Writes a sum to the slots of the team's other ranks. */
+/* Writes a sum to the memory (slots) of the team's other ranks in the window. */
 static void spread_block(const struct pass *p, uint64_t round, size_t offset, const char *sum,
                          size_t bytes) {
     for (int i = p->first; i < p->first + p->team; i++)

@@ -7,7 +7,7 @@
 
 /* ---- broadcast ---- */
 
-/* Packs or unpacks a thread's part of the round, which is in the root's slot. */
+/* Packs or unpacks a thread's part of a round's data, which is in the root's slot (window.h). */
 static void pass_part(const struct pass *p, size_t k, struct cursor *c, int part, int parts,
                       void (*pass)(const struct pass *, struct cursor *, char *slot, size_t)) {
     struct coll_range all = {0, round_bytes(p, k)}, own = coll_part_of(all, part, parts);

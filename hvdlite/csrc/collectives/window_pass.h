@@ -95,8 +95,8 @@ static inline void skip(const struct pass *p, struct cursor *c, size_t bytes) {
     for (size_t done = 0; done < bytes;) done += next_span(p, c, bytes - done).bytes;
 }
 
-/* Copies from a slot. With two ranks, takes over the slot's cache lines (lines.c), because no third
- * rank reads them. */
+/* Copies from a slot of the window. With two ranks, takes over the slot's cache lines (lines.c),
+ * because no third rank reads them. */
 static inline void take_copy(const struct pass *p, void *to, char *from, size_t bytes) {
     if (p->w->n == 2)
         lines_copy_over(to, from, bytes);

@@ -95,7 +95,7 @@ bool fast_hosts_suits(const struct fast_path *x, const struct request *r) {
            coll_cheapest(&x->transport->all, kernels_of(r), bytes) == COLL_DOUBLING;
 }
 
-/* ---- notes ---- */
+/* ---- notes: received messages ---- */
 
 static bool is_over(const struct fast_place *p, const struct head *h) {
     if (h->generation != p->generation) return h->generation < p->generation;
@@ -136,7 +136,7 @@ static struct fast_note *take_note(struct fast_path *x, const struct fast_place 
     return NULL;
 }
 
-/* ---- a round ---- */
+/* ---- a round: one collective ---- */
 
 static int post(struct fast_path *x, struct fast_place *p, enum type type, int step, int to,
                 hvd_error *err) {

@@ -28,7 +28,7 @@ struct message;
 struct window;
 struct transport;
 
-/* Rounds in a window. */
+/* The fast path in a window. */
 struct window_rounds {
     struct window *window; /* NULL: no collectives run in a window */
     size_t used;           /* bytes of the window that tensors use; only for the stepping thread */
@@ -39,7 +39,7 @@ struct window_rounds {
     atomic_int silent; /* 1 + the local rank whose sums are overdue; 0: none */
 };
 
-/* Rounds with messages; only for the stepping thread. */
+/* The fast path with messages; only for the stepping thread. */
 struct host_rounds {
     bool on;                 /* false: no collectives run with messages */
     struct fast_note *notes; /* messages of collectives that this rank has not begun */
@@ -50,7 +50,7 @@ struct host_rounds {
 
 struct fast_path {
     struct transport *transport;
-    struct executor *by;       /* the executor whose statistics count the rounds */
+    struct executor *by;       /* the executor whose statistics count the collectives */
     const atomic_bool *failed; /* true: the engine has failed */
     int group;                 /* number of the group in the flight recorder */
     /* guards the names; held while a tensor is added, or a place (fast_place.h) is opened */
@@ -73,7 +73,7 @@ void fast_path_close(struct fast_path *x);
  * function, in the order of the coordinator's decisions. */
 int fast_path_agreed(struct fast_path *x, const struct tensor *tensor, hvd_error *err);
 
-/* ---- rounds in a window ---- */
+/* ---- the fast path in a window ---- */
 
 /* Any thread. Runs the collective if all ranks of the host wait for it now, and completes the
  * tensor. False: submit the tensor to the engine instead. */
@@ -90,7 +90,7 @@ int fast_window_awaits(const struct fast_path *x);
 /* Only the stepping thread. Fails if a rank is silent in a collective that can't end without it. */
 int fast_window_check(const struct fast_path *x, hvd_error *err);
 
-/* ---- rounds with messages: for the stepping thread ---- */
+/* ---- the fast path with messages: for the stepping thread ---- */
 
 /* Call it before the tensor is reported to the coordinator. If it sets *entered, do not report the
  * tensor: either the fast path completes it, or fast_hosts_receive returns it in *back. */

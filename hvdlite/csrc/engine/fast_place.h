@@ -19,7 +19,7 @@ struct window_place {
 
 struct host_place {
     uint32_t number;       /* equal on all ranks */
-    int step;              /* the current step of the round */
+    int step;              /* the current step of the collective */
     bool sent;             /* this rank has sent its message of this step */
     double due;            /* if BUSY: time to ask the rank whose message is overdue */
     struct tensor *tensor; /* set if BUSY */

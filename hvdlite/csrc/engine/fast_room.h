@@ -48,8 +48,8 @@ static inline int64_t *splits_of(const struct fast_path *x, int local_rank,
 /* Copies the tensor's input to the window, except the part that only this rank reads. */
 void fast_room_stage(const struct fast_path *x, const struct fast_place *p, const struct tensor *t);
 
-/* Writes the result to the tensor's output. Call it when all ranks have arrived in the round `own`.
- * Returns false if the engine has failed, so that another rank's sums may never arrive. */
+/* Writes the result to the tensor's output. Call it when all ranks have copied their inputs to the
+ * window. Returns false if the engine has failed: another rank's sums may then never arrive. */
 bool fast_room_reduce(struct fast_path *x, const struct fast_place *p, const struct tensor *t,
                       uint64_t own);
 

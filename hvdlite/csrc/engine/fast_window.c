@@ -21,7 +21,7 @@ int fast_window_check(const struct fast_path *x, hvd_error *err) {
     return silent ? comm_check_wait(x->transport, silent - 1, INFINITY, err) : HVD_OK;
 }
 
-/* ---- places ---- */
+/* ---- places: the fast path's data for tensor names ---- */
 
 static bool have_equal_rows(const struct fast_path *x, const struct tensor *tensor) {
     if (!request_rows_vary(&tensor->request)) return true;
@@ -81,7 +81,7 @@ void fast_window_open(struct fast_path *x, struct fast_place *p, const struct te
     atomic_store(&x->shared.opens, true);
 }
 
-/* ---- a round, any thread ---- */
+/* ---- a round: one collective; any thread ---- */
 
 /* Returns false if the tensor differs from p->request, or its output needs the engine. */
 static bool suits_place(const struct fast_path *x, const struct fast_place *p,
@@ -140,8 +140,8 @@ bool fast_window_run(struct fast_path *x, struct tensor *tensor) {
     return true;
 }
 
-/* Closes the round, unless a thread of this rank is in the round. After a close all ranks use the
- * engine until the coordinator's next decision on the tensor. Returns the previous state. */
+/* Closes the fast path of a tensor, unless a thread of this rank is in it. After a close all ranks
+ * use the engine until the coordinator decides on the tensor again. Returns the previous state. */
 static int close_place(struct fast_path *x, struct fast_place *p) {
     int state = OPEN;
     if (atomic_compare_exchange_strong(&p->state, &state, AWAY))

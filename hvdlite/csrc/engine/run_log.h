@@ -31,12 +31,12 @@ static inline bool batch_piece_is_last(const struct batch_piece *piece) {
 struct run_log {
     struct batch *first, *last; /* the batches that have not run yet; NULL: none */
     uint64_t appended;          /* number of batches appended so far */
-    struct batch_piece *open;   /* the pieces of the open batch */
+    struct batch_piece *open;   /* the parts of tensors in the open batch */
     size_t nopen, capacity;
 };
 
 void run_log_free(struct run_log *log);
-/* Adds a piece to the open batch. */
+/* Adds a tensor, or a part of a tensor, to the open batch. */
 int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err);
 /* Appends the open batch to the log; the next run_log_add opens another batch. */
 int run_log_append(struct run_log *log, double now, hvd_error *err);

@@ -171,7 +171,7 @@ void tensors_cork(struct tensors *t, bool corked) {
     mutex_unlock(&t->mutex);
 }
 
-/* After tensors_refuse, also returns tensors that a cork holds back. */
+/* After tensors_refuse, also returns tensors that tensors_cork holds back. */
 struct tensor *tensors_take(struct tensors *t) {
     struct tensor_list fresh = {0};
     mutex_lock(&t->mutex);

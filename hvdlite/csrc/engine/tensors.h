@@ -110,7 +110,7 @@ int tensor_duplicate(const struct tensor *tensor, hvd_error *err);
  * after an error the caller keeps it. Fails after tensors_refuse. Fails if a tensor with this name
  * is under way, with two exceptions: `queued` is set, or the operator of the tensor under way has
  * failed, so no caller waits for that tensor. In both cases the new tensor waits behind it.
- * *corked: set to true if a cork holds the tensor back. */
+ * *corked: set to true if tensors_cork holds the tensor back. */
 int tensors_add(struct tensors *t, struct tensor *tensor, bool *corked, hvd_error *err);
 size_t tensors_count(struct tensors *t); /* number of tensors added and not finished */
 /* For the stepping thread. Returns tensors_count, and the name of the oldest taken tensor, if there

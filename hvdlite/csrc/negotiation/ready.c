@@ -47,9 +47,9 @@ bool ready_can_be_overtaken(const struct ready *r) {
 
 /* ---- pieces ---- */
 
-/* Returns the end of the piece that begins at `begin`. A tensor is not cut if a joined rank makes
- * zeros for it, because that rank keeps the zeros for only one batch. The last piece may be 1.5
- * times as long as the others, because a short rest is not worth a batch. */
+/* Returns the end of the tensor's piece that begins at `begin`. A tensor is not cut if a joined
+ * rank makes zeros for it, because that rank keeps the zeros for only one batch. The last piece may
+ * be 1.5 times as long as the others, because a short rest is not worth a batch. */
 static size_t end_of_piece(const struct pending *p, size_t begin, size_t longest) {
     /* ALIGNED: a page. LEAST: shorter pieces do not take less time, because of the latency. */
     enum { ALIGNED = 4096, LEAST = 64 << 10 };

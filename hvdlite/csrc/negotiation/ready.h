@@ -50,7 +50,7 @@ bool ready_can_be_overtaken(const struct ready *r);
 int ready_plan(const struct ready *r, size_t most, size_t longest, size_t threshold,
                struct ready_plan *plan, hvd_error *err);
 
-/* Marks the piece as decided, so that it is not planned again. */
+/* Marks the part of a tensor as decided, so that it is not planned again. */
 void ready_decided(const struct piece *piece);
 /* Drops the planned tensors that are completely decided. */
 void ready_clean(struct ready *r, const struct ready_plan *plan);

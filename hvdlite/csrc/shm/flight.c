@@ -85,7 +85,7 @@ static slot *slot_of(const struct flight *f, uint64_t number) {
     return &f->memory->ring[(number - 1) % FLIGHT_OPS];
 }
 
-/* Returns false if another thread has locked the slot; then this thread records nothing. Two
+/* Returns false if another thread has locked the ring's slot; then this thread records nothing. Two
  * threads write one slot only if more tensors are under way than the ring has slots. */
 static bool lock(slot *s, uint64_t *version) {
     *version = atomic_load_explicit(&(*s)[0], memory_order_relaxed);
@@ -196,8 +196,8 @@ void flight_note(struct flight *f, const char *what, double begin, double end) {
     add(f, what, 0, op);
 }
 
-/* Locks the operation's slot. NULL: a newer operation has the slot, or another thread holds the
- * lock. */
+/* Locks the operation's slot in the ring. NULL: a newer operation has the slot, or another thread
+ * holds the lock. */
 static slot *lock_op(const struct flight *f, uint64_t number, uint64_t *version) {
     if (!f || !number) return NULL;
     slot *s = slot_of(f, number);
