@@ -44,7 +44,7 @@ struct span {
 
 struct dealt {
     const struct layout *l;
-    /* for the steps on the host; with own scratch, because the lane's step uses the caller's */
+    /* for the steps on the host; has its own scratch, because other steps use the caller's */
     struct coll_args args;
     struct span *spans; /* ordered by offset in the data */
     size_t nspans;

@@ -108,7 +108,7 @@ static int gather_chunks(const struct layout *l, const struct coll_args *args, c
 
 struct by_slices {
     const struct layout *l;
-    /* for the steps on the host; with own scratch, because the lane's step uses the caller's */
+    /* for the steps on the host; has its own scratch, because other steps use the caller's */
     struct coll_args args;
     size_t slice; /* bytes of a slice */
     size_t *end;  /* by local rank: end of the rank's chunk of the current slice */
@@ -123,7 +123,7 @@ static struct coll_args cut_slice(const struct by_slices *b, size_t i) {
     return args;
 }
 
-/* Returns a chunk of slice i for the ring between hosts (lane) that has this rank. */
+/* Returns a chunk of slice i for the ring of this rank's lane (one rank of each host). */
 static struct coll_range lane_chunk(const void *arg, size_t i, int chunk) {
     const struct by_slices *b = arg;
     cut_slice(b, i);

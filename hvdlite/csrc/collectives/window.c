@@ -254,7 +254,7 @@ static int add_at_once(struct pass *p, hvd_error *err) {
 int coll_window_allreduce(const struct comm *comm, const struct coll_args *args, hvd_error *err) {
     struct pass p = open_pass(comm, args, args->bytes, WINDOW_SLOT);
     if (!args->bytes) return HVD_OK;
-    /* the bytes staged plus the bytes of this rank's chunks */
+    /* this rank writes the staged bytes and the sums of its chunks, together args->bytes */
     comm_count_window(comm, args->bytes);
     return args->bytes <= SMALL ? add_at_once(&p, err)
                                 : pass_run(&p, IN_ONE_TEAM, 3, args->bytes, err);

@@ -223,7 +223,7 @@ int execute_batch(struct executor *x, const struct batch *batch, hvd_error *err)
         request_text(&batch->pieces[0].tensor->request, text, sizeof text);
         return error_while(err, "%s%s", text, batch->n > 1 ? " and the tensors in its batch" : "");
     }
-    size_t done = 0; /* counted first, because a caller may read the counts after a completion */
+    size_t done = 0; /* counted first: after a completion, a caller may read the counts */
     for (size_t i = 0; i < batch->n; i++) done += batch_piece_is_last(&batch->pieces[i]);
     execute_count(x, done);
     trace(x, batch, "completes");

@@ -53,7 +53,7 @@ struct fast_path {
     struct executor *by;       /* the executor whose statistics count the collectives */
     const atomic_bool *failed; /* true: the engine has failed */
     int group;                 /* number of the group in the flight recorder */
-    /* guards the names; held while a tensor is added, or a place (fast_place.h) is opened */
+    /* guards the names; held while a tensor is added, or may use the fast path from now on */
     struct mutex mutex;
     struct map names;
     /* Only for the stepping thread: */

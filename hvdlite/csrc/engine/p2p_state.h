@@ -28,8 +28,8 @@ enum { P2P_MARK = 0xb2 };
 
 enum p2p_type {
     P2P_HELLO, /* asks the receiver to tell the sender when the receiver leaves */
-    /* code: dtype; bytes: bytes of the tensor. After the name follows the data if it is short, else
-     * a struct p2p_near if the receiver is on the same host, else nothing */
+    /* Offers a send: `code` is the dtype, `bytes` the tensor's length. After the name comes the
+     * data if it is short, else a struct p2p_near if the receiver is on the same host */
     P2P_OFFER,
     /* A receive has matched the send: asks for the send's first `bytes` bytes. If `code` is 1, the
      * data must go through the bounce buffer */
@@ -61,7 +61,7 @@ struct p2p_near {
 
 enum { P2P_NOBODY = -2 }; /* no rank, and not P2P_ANY */
 
-/* Sends or receives of one name and one other rank that have waited too long and failed. */
+/* Failed sends or receives with the same name and other rank: they have waited too long. */
 struct p2p_failed {
     struct p2p_failed *next;
     int peer;       /* the other rank */

@@ -1,4 +1,4 @@
-/* Notices ranks that send nothing, asks them, and reports what waits for them. */
+/* Finds ranks that send nothing, asks whether they run, and reports the tensors that need them. */
 #include "engine/negotiate.h"
 
 #include "negotiation/stall.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 struct context {
-    struct job job; /* must be first: context_release casts it back */
+    struct job job; /* first field, because context_release casts its address */
     bool forked;    /* true in a forked child, which has a copy of the memory, but no threads */
     int holds;      /* number of callers that hold the job (context_hold); guarded by `lock` */
 };

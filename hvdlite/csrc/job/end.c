@@ -41,7 +41,7 @@ static bool is_running(const struct hvd_limit *l, hvd_error *why) {
 }
 
 static void *end_at_limit(void *arg) {
-    static const double LOOK = 0.2; /* seconds by which the limit may begin late; chosen */
+    static const double LOOK = 0.2; /* the limit may begin up to so many seconds late; chosen */
     struct hvd_limit *l = arg;
     hvd_error why = {.code = HVD_OK};
     bool job_runs = l->nranks > 0;

@@ -21,7 +21,7 @@ struct reduce_final {
 /* How the final result changes if partial results are stored in the dtype instead of its wider
  * accumulator. */
 enum reduce_partial {
-    REDUCE_WIDE_ONLY, /* by any error: the product of some inputs may overflow */
+    REDUCE_WIDE_ONLY, /* it may be far off, because the product of some inputs may overflow */
     REDUCE_ROUNDS,    /* sums of floating-point numbers are rounded once more */
     REDUCE_WRAPS      /* integers wrap, so only results that are scaled change */
 };

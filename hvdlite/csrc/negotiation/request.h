@@ -24,7 +24,7 @@ struct request {
     /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory for the splits, or to
      * encode the data. Other codes: this rank has no data for another reason. */
     int32_t failed;
-    int32_t delegated;          /* 1: another library moves the data; HVD_ASKS: there is no data */
+    int32_t delegated;          /* 1: another library moves the data; HVD_ASKS: no rank has data */
     int32_t contributors;       /* number of ranks with data; set when all ranks have submitted */
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */

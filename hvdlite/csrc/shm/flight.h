@@ -88,7 +88,7 @@ struct flight {
     int file;
     struct mutex mutex; /* guards the fields below and the text of `trouble` */
     int bell;           /* file descriptor; -1: none */
-    char word[32];      /* each stall or failure writes this word to the bell */
+    char word[32];      /* each stall or failure writes this word to `bell` */
 };
 
 /* Writes the text that describes the memory's fields. */

@@ -154,8 +154,8 @@ void transport_lose_host(struct transport *t, const char *host);
 void transport_linger(struct transport *t);
 
 /* To sleep without missing a message, take a ticket (listen), look for work, then sleep with the
- * ticket: if a message or a nudge arrives after transport_listen, transport_sleep returns
- * immediately. */
+ * ticket: if a message, or a datagram of nudge.h, arrives after transport_listen, transport_sleep
+ * returns immediately. */
 static inline unsigned transport_listen(struct transport *t) { return t->ops->listen(t); }
 static inline void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
     t->ops->sleep(t, ticket, seconds);

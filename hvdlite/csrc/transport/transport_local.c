@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct local_rank {
-    struct transport transport;         /* must be first: self() casts it back */
+    struct transport transport;         /* first field, because self() casts its address */
     struct mutex mutex;                 /* guards the fields below */
     struct frames messages, *transfers; /* transfers: array by sender */
     unsigned events;

@@ -20,7 +20,7 @@ struct outgoing {
 };
 
 struct mpi_transport {
-    struct transport transport; /* must be first: self() casts it back */
+    struct transport transport; /* first field, because self() casts its address */
     MPI_Comm data, control;
     MPI_Request *requests; /* the transfers' requests; MPI_REQUEST_NULL: free */
     size_t nrequests;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct tcp_transport {
-    struct transport transport; /* must be first: self() casts it back */
+    struct transport transport; /* first field, because self() casts its address */
     /* the transport of all ranks; only this transport learns of lost hosts */
     struct transport *job;
     struct net *net; /* the job's net; the transport of all ranks closes the net */
