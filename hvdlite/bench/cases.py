@@ -84,7 +84,7 @@ class Optimizer(NamedTuple):
     states: int
 
     def traffic(self, p: int) -> float:
-        """Return the least bytes, divided by S, to sum p ranks' gradients and update weights."""
+        """Return the fewest bytes moved, per byte of weights, to sum p gradients and update."""
         return p + 2 + 2 * self.states
 
     def weight(self, gradient: float, steps: int) -> float:
@@ -185,7 +185,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return a case for each combination; for a trainer's memory only allreduces of float32."""
+    """Return the cases of all combinations; unless ``memory`` is private, of float32 allreduce."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

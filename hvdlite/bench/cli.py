@@ -99,7 +99,7 @@ def training(args: argparse.Namespace) -> List[Case]:
 
 
 def libraries(apis) -> Dict:
-    """Join the job; return hvdlite on the arrays of each API."""
+    """Join the job; return for each API an object that calls hvdlite with the API's arrays."""
     import hvdlite as hvd
     from hvdlite.bench.library import HvdliteArrays, NumPyArrays, last_algorithm
 
@@ -143,7 +143,7 @@ def progress(todo: list, hidden: bool):
     try:
         from tqdm import tqdm
 
-        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
+        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (tqdm needs it open)
     except (ImportError, OSError):
         return contextlib.nullcontext(todo)
     return tqdm(todo, unit="work", file=terminal, disable=hidden, leave=False)
@@ -163,7 +163,7 @@ def show(rows: List[Dict], about: Dict) -> None:
 
 
 def save(rows: List[Dict], about: Dict, args: argparse.Namespace) -> None:
-    """Write the chosen files; if one can't be written, still write the other."""
+    """Write the CSV file and the JSON file, if chosen; if one fails, still write the other."""
     writers = (
         (args.csv, lambda path: report.write_csv(path, rows)),
         (

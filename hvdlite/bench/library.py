@@ -15,7 +15,7 @@ from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
 
 
 class NumPyArrays:
-    """Calls functions that have hvdlite's names and take NumPy arrays; each call waits."""
+    """Calls functions with hvdlite's names on NumPy arrays; each call waits for its result."""
 
     def __init__(
         self, hvd, label: str, algorithm: Callable[[], Optional[str]] = lambda: None
@@ -77,7 +77,7 @@ class MXNetArrays(NumPyArrays):
         call, details = KINDS[kind].call(self.hvd)
         if "op" not in details:
             return partial(call, **details)
-        op = details["op"]  # functools.partial would cost a quarter of a small push
+        op = details["op"]  # functools.partial would add a quarter to the time of a small call
         return lambda array, name, priority: call(array, name=name, priority=priority, op=op)
 
     def finish(self, started: Sequence) -> List:
@@ -107,7 +107,7 @@ class MXNetArrays(NumPyArrays):
         return Updating(self, case)
 
     synchronizes = True  # True: its trainers keep weights equal on all ranks
-    idles = False  # True: it uses no core while it has no work
+    idles = False  # True: the library uses no core while it has no work
     shared = 0  # number of the last trainer's gradients that lie in shared memory
 
 

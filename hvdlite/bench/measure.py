@@ -23,7 +23,7 @@ def once(work, world: World) -> tuple:
     cpu, start = time.process_time(), time.perf_counter()
     work.run()
     end, cpu_end = time.perf_counter(), time.process_time()
-    world.barrier()  # because an early rank would use a core that others still need
+    world.barrier()  # so that a rank that is done takes no core from ranks that still run
     return (end - start) / work.per_run, (cpu_end - cpu) / work.per_run, end - begin
 
 
@@ -55,7 +55,7 @@ def measure(
     """Return the row of a case, equal on all ranks; None: the library can't do it. Collective.
 
     :param budget: seconds.
-    :param bandwidth: bytes per second that the memory moves, for the column "of floor".
+    :param bandwidth: of the memory, in bytes per second; gives the least possible time of the case.
     """
     work = works.make(library, case, world)
     if work is None:

@@ -53,7 +53,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def number(value) -> str:
-    """Return the number with three digits, or all digits before the point."""
+    """Return the number with three significant digits; from 100 on, as a whole number."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

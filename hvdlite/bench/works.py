@@ -51,7 +51,7 @@ class Collective:
         self.results = self.library.finish(started)
 
     def check(self) -> None:
-        """:raises AssertionError: a result is wrong."""
+        """Compare the results with the expected values; raise AssertionError if they differ."""
         expected = KINDS[self.case.kind].result(self.ranks)
         for i, result in enumerate(self.results):
             parts = self.library.to_numpy(result).reshape(len(expected), -1)
@@ -108,7 +108,7 @@ class Update:
         return sum(self.world.allgather(machine.own_memory() - self.before))
 
     def check(self) -> None:
-        """Expect the weights that the optimizer computes from this number of equal gradients."""
+        """Compare the weights with those that ``self.steps`` updates by equal gradients give."""
         gradient = KINDS["allreduce"].result(self.world.size)[0] / self.world.size
         expected = OPTIMIZERS[self.case.optimizer].weight(gradient, self.steps)
         for i, weight in enumerate(self.updating.weights()):
