@@ -21,8 +21,8 @@ from hvdlite.core.log import logger
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
 CONNECT_SECONDS = 3.0  # limit of an attempt to connect, and of a send: a lost SYN takes 1 s; chosen
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
-# Limit on open connections without a proof of identity, beyond one for each expected rank. At the
-# limit, a new connection makes the acceptor close the oldest of these connections.
+# The acceptor keeps as many connections without a proof of identity, plus one for each expected
+# rank. When another connection arrives, the acceptor closes the oldest of them.
 MOST_PENDING = 64
 MOST_LINES = 5  # limit on the lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left
@@ -59,7 +59,7 @@ def listen(addresses: Iterable[str], ports: Iterable[int]) -> socket.socket:
 class Acceptor:
     """Accepts the connections of processes that prove that they are ranks of the job.
 
-    :param expected: the purposes and ranks to wait for.
+    :param expected: the connections to wait for: pairs of a connection's purpose and a rank.
     :param poll: called a few times a second; an exception that ``poll`` raises ends the wait.
     """
 

@@ -1,4 +1,4 @@
-"""Bootstrap: how a process takes part in its job, from its begin to its end."""
+"""Bootstrap: how a process takes part in its job, from the start of the job to its end."""
 
 from typing import Any, Callable, Protocol
 

@@ -15,7 +15,7 @@ from hvdlite.core.limits import INIT, LIMIT, limit_of
 from hvdlite.core.native import RANK_DEAD, STALLED, HvdliteError, RankFailedError
 
 WARN_SECONDS = 5.0  # seconds until a waiting rank prints which ranks are missing; chosen
-GRACE_SECONDS = 10.0  # rank 0 gives up this much earlier: only its error names the missing ranks
+GRACE_SECONDS = 10.0  # other ranks wait longer than rank 0, whose error names the missing ranks
 
 
 class Exchange:
@@ -190,7 +190,7 @@ def _rank0_listener(place: places.Place) -> socket.socket:
         ) from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # other hosts resolve this host's name to another address
+        addresses = []  # listen at all addresses, because other hosts can't reach a loopback
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:

@@ -1,6 +1,6 @@
 """The handshake of two ranks on a new connection: each proves that it belongs to the job.
 
-The side that connects begins. Each side sends a hello of fixed size, then its proof: an HMAC-SHA256
+The side that connects sends first. Each sends a hello of fixed size, then its proof: an HMAC-SHA256
 of its role and both hellos. A listener answers the hello of a stranger, but uses and keeps nothing
 else from the stranger. Each hello has a new nonce, so a recorded proof is worthless. Data is not
 encrypted.

@@ -2,9 +2,9 @@
 
 The lowest ranks of the hosts have extra connections without data, on which no probe waits behind
 data. The kernels of both ends probe and answer (keepalive), so a host whose processes are stopped
-or busy does not count as lost. The pauses between probes do not grow, so a network may fail for
-nearly the whole limit. Keepalive counts whole seconds. If the limit is short, this module also
-sends bytes, which the other kernel acknowledges.
+or busy does not count as lost. A host counts as lost after HVDLITE_HOST_TIMEOUT_SECONDS without an
+answer. Keepalive counts whole seconds, so if this timeout is short, this module also sends bytes,
+which the other kernel acknowledges.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from hvdlite.bootstrap.mesh import Mesh
 from hvdlite.core.limits import ELASTIC_LIMIT, LIMIT, limit_of
 from hvdlite.core.log import logger
 
-_BYTES_ASK = 5.0  # seconds; with a shorter limit the ranks send bytes in addition to keepalive
+_BYTES_ASK = 5.0  # if a host counts as lost in fewer seconds, ranks send bytes besides keepalive
 _LONGEST_PAUSE = 1.0  # seconds by which a lost host may be found late; chosen
 _AGES = struct.Struct("=52xII")  # tcpi_last_data_recv, tcpi_last_ack_recv: milliseconds
 
@@ -96,7 +96,7 @@ class HostWatch:
         return self._mesh.lowest[rank] != rank or not self._leads
 
     def _take(self, data: bytes, rank: int) -> None:
-        """Note lost hosts that the lowest rank of this host reports; ignore other hosts' bytes."""
+        """Note lost hosts that this host's lowest rank reports; ignore other hosts' probe bytes."""
         if not data:
             raise ConnectionResetError
         for word in data.split(b"\n"):

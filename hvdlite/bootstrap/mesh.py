@@ -24,7 +24,7 @@ class Mesh(NamedTuple):
     lowest: List[int]  # for each rank, the lowest rank of the same host
     data: List[int]
     messages: List[int]
-    watch: List[int]  # between hosts' lowest ranks, and from each of them to its host's ranks
+    watch: List[int]  # the sockets of HostWatch; -1: it has no socket to this rank
     hosts: List[str]  # the names of the ranks' hosts
     address: str = "127.0.0.1"  # where the other ranks reach this one
 
@@ -58,7 +58,7 @@ def close(mesh: Mesh) -> None:
 
 
 def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return duplicates of the streams, by rank: shutting down one ends waits on the original."""
+    """Return duplicates of the streams, by rank: shutdown() of these ends waits on the streams."""
     return {
         rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))
@@ -77,7 +77,7 @@ def _fill(
     later = range(exchange.rank + 1, exchange.size)
     wait = exchange.waiting()
     wait.arrived.update(later)
-    reaches: List[int] = []  # the rank to which this rank connects now
+    reaches: List[int] = []  # at most one rank, to which this rank connects now
 
     def missing() -> Set[int]:
         return set(reaches) or {rank for _, rank in expected - set(acceptor.peers)}

@@ -47,7 +47,7 @@ def rendezvous(patience: float) -> None:
 
 
 def _warn_of_tracker() -> None:
-    """Warn, on one worker, that dmlc's tracker waits on after a job without servers has ended."""
+    """Warn, on one worker of a job without servers, that dmlc's tracker will not end by itself."""
     of_tracker = os.environ.get("DMLC_ROLE") == "worker" and "DMLC_TRACKER_URI" in os.environ
     is_first = all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
     if of_tracker and is_first and "DMLC_PS_ROOT_URI" not in os.environ:

@@ -78,7 +78,7 @@ def _claim(launcher: Launcher) -> Optional[_Claim]:
         return None
     size = _in_cluster() if launcher is launchers.TENSORFLOW else _number(launcher.size)
     size = max(size, _number(launcher.rank) + 1)
-    # under an agent, hvdliterun has set RANK, not torchrun
+    # hvdliterun sets torchrun's variable RANK, too, so under its agent RANK says nothing
     if size < 1 or (launcher is launchers.TORCHRUN and agent_protocol.by_an_agent()):
         return None
     try:

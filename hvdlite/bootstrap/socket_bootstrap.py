@@ -31,7 +31,7 @@ def _by_torchrun() -> bool:
 
 def _place() -> places.Place:
     found = start.without_mpi()
-    assert found is not None  # without a place, the job starts over MPI
+    assert found is not None  # None: the job uses MPI, not this class
     return found
 
 
@@ -41,12 +41,12 @@ class SocketBootstrap(Bootstrap):
     transport = "tcp"
 
     def __init__(self) -> None:
-        self._joined = 0  # number of jobs that this process has joined at this place
+        self._joined = 0  # number of jobs that this process has joined at the address `_at`
         self._at: Optional[places.Place] = None
-        self._informed: Set[int] = set()  # ranks that know that this process ends, or have ended
+        self._informed: Set[int] = set()  # ranks that have ended, or know that this process ends
 
     def begin(self, comm: Any) -> None:
-        """:raises ValueError: ``comm`` is a communicator of MPI."""
+        """Prepare to join; raise ValueError if ``comm``, a communicator of MPI, is given."""
         if comm is not None:
             raise ValueError(f"init({comm!r}): {start.NEEDS_MPI.format('a communicator')}")
         if forks.is_child():
@@ -100,8 +100,8 @@ class SocketBootstrap(Bootstrap):
         self._tell(min(max(shortest, age), longest))
 
     def end_all(self, code: int, patience: float) -> None:
-        # If this process has joined, the others see that its connections end. Under torchrun,
-        # torchrun ends the others, so a failed first attempt to tell them is enough.
+        # If this process has joined, the other ranks see its connections end. Torchrun ends the
+        # other ranks, so under torchrun one attempt to tell them is enough.
         if not self._joined and not self._tell(patience) and not _by_torchrun():
             more = START_SECONDS - patience
             text = "init(): rank %d has failed; it stays %.0f s to tell other ranks that connect"

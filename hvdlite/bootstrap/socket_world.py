@@ -49,8 +49,8 @@ class SocketWorld(World):
         self._patience = patience
         self.watch: Optional[HostWatch] = None
         self._opened = 0
-        # Duplicates of the streams. Until hvd_init_sockets returns, hvd_lose_host blocks, so _lose
-        # shuts the duplicates down to end waits for a lost host.
+        # Duplicates of the streams. hvd_lose_host blocks until hvd_init_sockets has returned, so
+        # _lose() first shuts these duplicates down, which ends the waits for a lost host.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:

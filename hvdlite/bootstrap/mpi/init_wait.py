@@ -22,7 +22,7 @@ _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """On the first two ranks of a host, print after SECONDS for which ranks the block waits."""
+    """If the block takes SECONDS, print which ranks it waits for, on two ranks of each host."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
@@ -57,7 +57,7 @@ def _name(job: str, rank: str) -> str:
 
 
 def text(own: str, arrived: Set[str], begun: Set[str], count: int) -> str:
-    """Return the line to print; "": another rank or another host prints the line.
+    """Return a line about the ranks for which MPI_Init waits; "": another rank prints the line.
 
     :param own: this rank.
     :param arrived: the ranks of this host that are in MPI_Init.

@@ -25,7 +25,7 @@ _added = confined(with_files(os.environ), is_contained(), len(os.sched_getaffini
 _values_of_user = {name: os.environ.get(name) for name in _added}
 os.environ.update(_added)
 try:
-    # before the C library, so that the loader binds the C library to this libmpi
+    # load libmpi before the C library, so that the loader binds the C library to this libmpi
     with init_wait.reporting():
         mpi.load()
 # mpi4py's wheel raises RuntimeError if it finds no libmpi
@@ -81,10 +81,10 @@ def _load(theirs: str) -> Any:
 def mismatch(built_for: str, loaded: str, theirs: str) -> Optional[str]:
     """Return the error text if the C library and mpi4py do not share one MPI; None if they do.
 
-    ``built_for`` is the MPI whose mpi.h compiled the C library. ``loaded`` and ``theirs`` are what
-    MPI_Get_library_version returns to the C library (the first line suffices) and to mpi4py.
-    ``built_for`` alone proves nothing: Open MPI 4 exports its symbols globally, so the calls of a
-    C library that is linked to MPICH reach Open MPI.
+    ``built_for`` is the MPI with whose mpi.h the C library was compiled. ``loaded`` and ``theirs``
+    are what MPI_Get_library_version returns to the C library (the first line suffices) and to
+    mpi4py. ``built_for`` alone proves nothing: Open MPI 4 exports its symbols globally, so the
+    calls of a C library that is linked to MPICH reach Open MPI.
 
     Versions with the same ABI fit together: Open MPI 4 and 5 (libmpi.so.40); MPICH and all MPIs
     derived from MPICH (libmpi.so.12).
@@ -116,7 +116,7 @@ def _way_out(theirs: str) -> str:
 
 
 def _abi(name: str) -> str:
-    """Return the ABI of an MPI; "MPI " is the standard's ABI, which mpi4py does not load yet."""
+    """Return the ABI of the MPI with this name; "MPI " means the ABI of the MPI standard."""
     return next((abi for abi in ("Open MPI", "MPI ") if name.startswith(abi)), "MPICH")
 
 

@@ -7,8 +7,8 @@ from hvdlite.bootstrap.arrivals import Arrivals, ended_without
 from hvdlite.bootstrap.mpi.world import MPIWorld
 from hvdlite.core import mpi
 
-# A rank that waits in init() reports its arrival. In a job of at most _FEW ranks it tells all ranks
-# after SOON_SECONDS; in a larger job rank 0 after SOON_SECONDS and all ranks after ASK_SECONDS.
+# A rank that waits in init() reports its arrival to all ranks after SOON_SECONDS. In a job of more
+# than _FEW ranks it reports to rank 0 after SOON_SECONDS, and to all ranks after ASK_SECONDS.
 SOON_SECONDS, ASK_SECONDS = 3.0, 60.0
 _FEW = 64  # chosen; with more ranks, messages from all to all would delay the start
 ANSWER_SECONDS = 2.0  # seconds allowed for the reports, even on a busy host; not measured
