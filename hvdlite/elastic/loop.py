@@ -84,7 +84,7 @@ class _Training:
             self._members.wait_for_replacements()
 
     def attempt(self) -> Tuple[int, Any]:
-        """Run the function once; return the verdict of all ranks, and the function's result.
+        """Run the function; return how it ended on all ranks (ALL_IS_DONE, ...), and its result.
 
         :raises Exception: the function's exception, unless the death of a rank has caused it.
         """
@@ -122,7 +122,7 @@ class _Training:
         return result
 
     def leave_job(self, verdict: int) -> None:
-        """Leave the job, so that the next job can begin without dead ranks or with replacements."""
+        """Leave the job. The next job begins with the replacements, or without the dead ranks."""
         self._left = self._left or _Left()
         job.leave_broken()
         if verdict == LET_REPLACEMENTS_IN:
@@ -142,7 +142,7 @@ class _Left:
         self._ranks = {number: p.ranks for number, p in self._sets.items()}
 
     def begin_anew(self, has_state: bool) -> None:
-        """Join the next job, and continue its names and process sets there. Collective.
+        """Join the next job; continue the old job's names and process sets there. Collective.
 
         :raises hvdlite.HvdliteError: all ranks are replacements, which have no state yet.
         """

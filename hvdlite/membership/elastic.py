@@ -58,7 +58,7 @@ class ElasticMembership(Membership):
         return self._port is not None
 
     def _has_met_again(self) -> bool:
-        """Return True if this process's job began with a rerendezvous."""
+        """Return True if this job began when ranks of an earlier job met after a death."""
         return self._epoch > 0
 
     # ---- in a job ----
@@ -238,7 +238,7 @@ class ElasticMembership(Membership):
 def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
     """Return the failure of a collective that led to the error; None: another cause.
 
-    Keras replaces an exception of a layer by a copy without fields; the original is the context.
+    Keras replaces a layer's exception by a copy without fields, whose __context__ is the original.
     """
     while error is not None:
         failed = failure_of(error)
@@ -249,7 +249,7 @@ def _failure_in(error: Optional[BaseException]) -> Optional[HvdliteError]:
 
 
 def _is_known_soon(ranks: Optional[Sequence[int]] = None) -> bool:
-    """Return True if a death (if ``ranks`` are given: of one of them) is known within EXIT seconds.
+    """Wait briefly for news of a death; return True if one of ``ranks`` (None: any rank) is dead.
 
     A rank that has raised an exception dies soon, unless its script catches the exception.
     """

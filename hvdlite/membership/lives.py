@@ -41,7 +41,7 @@ class Lives:
         self._to[number], self._asked[number] = connection, time.monotonic()
 
     def state(self, number: int, limit: float) -> str:
-        """Return the state of a process, without waiting; send the next byte if it is due.
+        """Return the state of a process, without waiting; send it a probe byte if one is due.
 
         :param limit: the time in seconds without acknowledgment after which a process is SILENT,
             not UNKNOWN.

@@ -108,7 +108,7 @@ class OpenPort(Acceptor):
         connection.close()
 
     def _forget(self, connection: socket.socket) -> None:
-        with contextlib.suppress(KeyError):  # the acceptor unregisters a peer that has sent data
+        with contextlib.suppress(KeyError):  # already unregistered, because the peer has sent data
             self._selector.unregister(connection)
 
     def _turn_away(self, pending: PendingPeer, why: str) -> None:

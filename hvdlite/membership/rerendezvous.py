@@ -25,11 +25,11 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.membership.lives import ANSWERS, DEAD, SILENT, Lives
 from hvdlite.membership.open_port import OpenPort
 
-LOOK_SECONDS = 0.01  # time between two checks of which ranks live
+LOOK_SECONDS = 0.01  # pause between two checks whether the ranks live
 PAUSE_SECONDS = 0.02  # time between two attempts to connect
 # Time limit of one attempt. Another attempt follows, because the kernel's own retries get rarer.
 CONNECT_SECONDS = 1.0
-DOUBT_SECONDS = 1.0  # how long to trust the host watch before asking a lost host's rank itself
+DOUBT_SECONDS = 1.0  # wait before contacting ranks that HostWatch, which may err, calls lost
 REPLACEMENT_SECONDS = 5.0  # how long to wait for a replacement that was reported ready
 Address = Tuple[str, int]
 _LEFT = (
@@ -43,7 +43,7 @@ _APART = (
 
 
 class Met(NamedTuple):
-    """The result of a rerendezvous, equal on all ranks except for ``connections``."""
+    """The next job, on which the living ranks agree; only ``connections`` differs by rank."""
 
     verdict: int  # the bits that are set in all votes; 0: a rank is dead
     epoch: int
@@ -59,14 +59,14 @@ class Known(NamedTuple):
     old: Dict[int, Address]  # ports of the last job's ranks, by number
     coming: Dict[int, Address]  # ports of ready replacements, by number
     lives: Lives  # this rank's connections to the other ranks of the last job
-    lost: Callable[[], Set[int]]  # returns the ranks whose hosts the host watch reports lost
+    lost: Callable[[], Set[int]]  # returns the ranks whose hosts HostWatch reports lost
     limit: float  # seconds after which a silent host counts as lost
     # Ranks to which this rank could not connect at the start of the last job.
     unreached: Collection[int] = ()
 
 
 class Rerendezvous:
-    """One rerendezvous. It identifies ranks by their processes' numbers; ``own`` is this rank's."""
+    """A meeting of the living ranks after a death; ``own``: the number of this process."""
 
     def __init__(self, own: int, port: OpenPort, key: bytes, known: Known) -> None:
         self._own, self._port, self._key = own, port, key
@@ -74,10 +74,10 @@ class Rerendezvous:
         self._unreached = frozenset(unreached)
         self._addresses = {**known.old, **known.coming}
         self._silent: Set[int] = set()
-        # Ranks that this rank contacts even if the host watch reports them lost.
+        # Ranks that this rank contacts even if HostWatch reports them lost.
         self._asked: Set[int] = set()
         self._dead: Set[int] = set()
-        self._unproved: Dict[int, float] = {}  # ranks not in Lives: when the wait for proof began
+        self._unproved: Dict[int, float] = {}  # since when this rank waits for a rank's proof
         self._patience = limit_of(PATIENCE)
         self._ends = time.monotonic() + self._patience if own in known.old else math.inf
 
@@ -165,13 +165,13 @@ class Rerendezvous:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-        alone = math.inf  # since when only replacements are missing
+        alone = math.inf  # the time from which on only replacements are missing
         doubted, begun = self._doubted(self._own), time.monotonic()
         while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:
                 self._doubt(doubted)
                 if any(self._state(number) == ANSWERS for number in doubted):
-                    self._port.send_away()  # the ranks that connected here go to the right leader
+                    self._port.send_away()  # so that these ranks connect to the lower rank
                     raise _Follows
             connected = {peer for peer in self._port.present() if peer[0] != LIFE}
             for purpose, number in expected - connected:
@@ -209,7 +209,7 @@ class Rerendezvous:
             raise HvdliteError(_LEFT)
 
     def _check_majority(self, members: List[int]) -> None:
-        """Raise unless this rank is on the side of a split network that may continue training."""
+        """Raise if the network is split, and this rank is not on the side that may train on."""
         reached = set(members) & set(self._old)
         silent = (self._silent - reached) & set(self._old)
         is_half = len(reached) == len(silent)
@@ -285,7 +285,7 @@ class Rerendezvous:
             self._silent.add(leader)
 
     def _proof_in(self, number: int) -> float:
-        """Return the seconds left for a rank that is not in Lives to prove its identity."""
+        """Return in how many seconds a rank must prove its identity; inf if it has done so."""
         if number in self._lives.numbers():
             return math.inf
         now = time.monotonic()
@@ -298,11 +298,11 @@ class Rerendezvous:
         return sorted(self._lost() | self._unreached)
 
     def _doubted(self, leader: int) -> Set[int]:
-        """Return ranks below the leader that only the host watch, which may err, reports lost."""
+        """Return ranks below ``leader`` that HostWatch reports lost, perhaps by mistake."""
         return {n for n in self._lost() - self._asked if n in self._old and n < leader}
 
     def _doubt(self, doubted: Set[int]) -> None:
-        """From now on ignore the host watch for these ranks, and contact the ranks themselves."""
+        """From now on contact these ranks, even if HostWatch reports them lost."""
         self._silent -= doubted - self._asked
         self._asked |= doubted
 
@@ -321,13 +321,13 @@ class Rerendezvous:
 
 
 class _Follows(Exception):
-    """This rank is not the leader: a lower rank lives, though the host watch reported it lost."""
+    """This rank does not lead, because a lower rank lives, which HostWatch reported lost."""
 
 
 def _apart(cut_off: Dict[int, Set[int]]) -> List[int]:
     """Return the ranks that must leave because they and a lower rank can't reach each other.
 
-    If only one of two ranks can't reach the other, the host watch of that rank was wrong.
+    If rank A can't reach B, but B reaches A, then the HostWatch of A has erred, and both may stay.
     """
     stay: List[int] = []
     for number in sorted(cut_off):
