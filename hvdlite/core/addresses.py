@@ -36,7 +36,7 @@ def addresses_of_ranks(process_set: ProcessSet = global_process_set) -> List[str
 def _address_towards(own: List[str], others: List[List[str]]) -> str:
     """Return the address from which this host sends to the first reachable one of ``others``."""
     for address in (address for addresses in others for address in addresses):
-        # an address that this host has, too, for example a bridge's, leads to no other host
+        # an address that this host has, too (of a container bridge), leads to no other host
         source = None if address in own else probe.source_towards(address)
         if source:
             return source

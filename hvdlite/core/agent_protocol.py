@@ -84,7 +84,7 @@ def report_raised(cause: int = 0, ranks: Sequence[int] = ()) -> None:
 
 
 def report_port(address: str, port: int) -> None:
-    """Tell the agent this process's open port. A replacement does so when it is ready to join."""
+    """Tell the agent at which port this process listens: a replacement is then ready to join."""
     _write(PORT + json.dumps({"address": address, "port": port}).encode() + b"\n")
 
 

@@ -27,8 +27,8 @@ def agree(
     :param what: what the lines describe, such as ``trainer0``; must be equal on all ranks, too.
     :param shown: texts that the error shows in place of the lines; None: the lines.
     :param remedy: what the error tells the user to do.
-    :param apart: True: ranks match their calls by all of ``what``, with its number, because a rank
-        may have given up an earlier call.
+    :param apart: True: calls match only if ``what`` has the same number, because a rank may have
+        given up an earlier call, for example after a timeout.
     """
     digest = hashlib.sha256("\n".join([what, *lines]).encode()).digest()
     common = f"check.{what if apart else meeting_name(what)}"
@@ -75,7 +75,7 @@ def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> 
 
 
 def digest_of_bytes(pieces: Iterable[bytes]) -> int:
-    """Return a number above 0 that fits a request; equal bytes have equal numbers."""
+    """Return a number from 1 to 2^31 - 1; equal bytes have equal numbers."""
     digest = 0
     for piece in pieces:
         digest = zlib.crc32(piece, digest)

@@ -167,8 +167,8 @@ class Started:
     :param kind: one of lib.HVD_ALLREDUCE, ...
     :param names: a name for each tensor; no other tensor in progress may have this name.
     :param arrays: a :class:`Memory` for each tensor.
-    :param outs: a :class:`Memory` for each result; None (with a member ``open`` of 1): the C
-        library allocates the memory, and :meth:`result` returns it.
+    :param outs: a :class:`Memory` for each result. None, together with ``open=1`` in ``members``:
+        the C library allocates the memory, and :meth:`result` returns it.
     :param members: more members of ``hvd_tensor`` for each tensor.
     """
 
@@ -294,14 +294,14 @@ def abandon(work: Work) -> None:
 
 
 def release_one_abandoned() -> None:
-    """Release the memory of one abandoned work, if it has ended. Each start calls this once."""
+    """Free one ``Work`` that abandon() keeps, if it has ended. Each start calls this once."""
     if _works.abandoned:
         with suppress(IndexError):  # another thread has taken the work
             abandon(_works.abandoned.popleft())
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error with all texts, and with the fields of the first RankFailedError or error."""
+    """Raise one error with all texts: of the first RankFailedError, or else of the first error."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:

@@ -10,7 +10,7 @@ from hvdlite.core.module_state import ModuleState
 
 
 class Framework(NamedTuple):
-    """A framework's functions: wait for queued work, submit queued work, end after the job."""
+    """A framework's functions: wait for queued work, submit it, and end after this rank left."""
 
     wait: Callable[[], None]
     submit: Callable[[], None]

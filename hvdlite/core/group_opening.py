@@ -28,12 +28,12 @@ def _meet(ranks: List[int], name: str) -> None:
     """Wait until all these ranks make this call; raise if one of them has left or is too late.
 
     Opening a group waits forever for a rank that has left, but a message to this rank fails. So
-    each rank sends a message to the first rank, and the first rank tells the others which rank does
-    not come. A rank that came long before the last rank may have given up. Therefore the first rank
+    each rank sends a message to the first rank, and the first rank tells the others which rank is
+    missing. A rank that came long before the last rank may have given up. Therefore the first rank
     sends a second message, when all ranks have received the first one.
     """
     rank, first = topology.rank(), ranks[0]
-    # the number, plus 1, of a rank that does not come (0: all come), and an index of _WHY
+    # 1 + the number of a rank that is missing (0: no rank is), and an index of _WHY
     lost, told = np.zeros(2, np.int32), np.zeros(2, np.int32)
     if rank != first:
         here = start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
@@ -72,7 +72,7 @@ def _meet(ranks: List[int], name: str) -> None:
             raise error
 
 
-# why a rank does not come, and the kind of the error
+# why a rank is missing, and the kind of the error
 _WHY = (
     ("has left the job", RANK_LEFT),
     ("is late", STALLED),

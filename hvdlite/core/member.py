@@ -27,8 +27,8 @@ TRANSPORTS = {
     "mpi": (f"{_OF_MPI_JOBS}:MPIBootstrap", f"{_OF_MPI_JOBS}:MPIMembership"),
 }
 _OF_MPI = (*(each.rank for each in launchers.OF_MPI), "HVDLITE_WATCHED")
-# Variables, one tuple for each launcher. If one value differs from the value in MEMBER, a new
-# launcher has set the whole tuple.
+# One tuple for each launcher: the variables that it sets. MEMBER has the values of the rank above
+# this process: if one value of a tuple differs, a new launcher has set the whole tuple.
 _FAMILIES = (
     (*_OF_MPI, *PMIX.run),
     *((*each.variables, *each.run) for each in (*launchers.WITHOUT_MPI, MXNET)),
@@ -77,7 +77,7 @@ class Above(NamedTuple):
     """A rank that is an ancestor of this process."""
 
     pid: int
-    variables: Mapping[str, str]  # the variables that its launcher set
+    variables: Mapping[str, str]  # those that the launcher of this rank set
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:

@@ -58,7 +58,7 @@ class Membership:
         """Record the processes that this process could not reach, for the next :meth:`agree`."""
 
     def close_in_child(self) -> None:
-        """In a forked child: close descriptors, because they would hide the parent's end."""
+        """Close a forked child's descriptors, which would hide from peers that the parent ended."""
 
     def begin(self, world: World) -> None:
         """Prepare for deaths. Collective; a second call does nothing.

@@ -47,7 +47,7 @@ def finalize() -> None:
 
 
 def before_finalize(function: Callable[[], None]) -> None:
-    """Call the function when MPI_Finalize begins: first, MPI frees the attributes of COMM_SELF."""
+    """Make MPI_Finalize call the function first, when it deletes the attributes of COMM_SELF."""
     keyval = _mpi().Comm.Create_keyval(delete_fn=lambda comm, key, value: function())
     _mpi().COMM_SELF.Set_attr(keyval, None)
 
@@ -132,7 +132,7 @@ class Communicator:
 
     def barrier(self) -> None:
         have_all_entered = self.begin_barrier()
-        while not have_all_entered():  # yields the core to ranks that have not entered
+        while not have_all_entered():  # yields the core to ranks that must still begin the barrier
             os.sched_yield()
 
     def numbers(self, number: int) -> List[int]:

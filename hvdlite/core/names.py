@@ -49,7 +49,7 @@ def owners() -> Dict[str, int]:
 
 
 def count_owners(counts: Dict[str, int]) -> None:
-    """Increase each count that is below the number given for its kind."""
+    """Raise the count of each kind to the number given for it, unless the count is higher."""
     for kind, count in counts.items():
         _counts.owners[kind] = max(_counts.owners[kind], count)
 
@@ -86,7 +86,7 @@ def call_name(kind: str, process_set: ProcessSet) -> str:
 
 
 def recurring_name(kind: str, process_set: ProcessSet) -> str:
-    """Return a name for an unnamed blocking call, like :func:`call_name`, but with few numbers.
+    """Return a name for an unnamed blocking call: its line of the script, and a number that recurs.
 
     The name does not depend on the tensor: if ranks' tensors differ by mistake, the names still
     match, and the error names the difference.

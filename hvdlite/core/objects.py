@@ -96,7 +96,7 @@ def _unpack(what: str, data: Dict[int, Any], cause: Optional[Exception] = None) 
 
 
 def _dumps(obj: Any) -> bytes:
-    """Pickle the object; if pickle fails, by cloudpickle, which copies a script's own classes."""
+    """Pickle the object; if pickle fails, use cloudpickle, which copies a script's own classes."""
     try:
         return pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -46,7 +46,7 @@ def are_apart(outs, arrays) -> bool:
         spans.append((begin, begin + out.nbytes, True))
         if begin != from_:
             spans.append((from_, from_ + array.nbytes, False))
-    read = written = 0  # ends of the inputs and of the outs so far
+    read = written = 0  # addresses where the inputs and the outputs so far end
     for begin, end, is_out in sorted(spans):
         if begin < written or (is_out and begin < read):
             return False

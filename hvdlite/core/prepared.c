@@ -29,7 +29,7 @@ PyObject *prepared_call0(PyObject *object, PyObject *method) {
     return PyObject_CallMethodObjArgs(object, method, NULL);
 }
 
-/* Returns 1 if the process set has a new number in C, from a new job; -1 with an exception. */
+/* Returns 1 if a new job has renumbered the process set; -1: an error, with an exception. */
 static int is_of_an_old_job(const struct state *s, PyObject *prepared) {
     PyObject *set = PyObject_GetAttr(prepared, s->set), *group = NULL;
     PyObject *ours = set ? PyObject_GetAttr(prepared, s->group) : NULL;
@@ -122,7 +122,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
 /* A repeated call and its arrays. */
 struct call {
     const struct state *s;
-    PyObject *const *args; /* the arguments of again */
+    PyObject *const *args; /* the arguments of again(), see prepared.py */
     PyObject *array, *options, *out, *dtype;
     Py_buffer source;
 };
@@ -173,7 +173,7 @@ static PyObject *run_known(struct call *c, PyObject *known) {
 
 PyObject *prepared_find(const struct state *s, PyObject *key) {
     PyObject *known = PyObject_GetItem(s->kept, key);
-    if (!known) PyErr_Clear(); /* there is none, or the call has a wrong argument */
+    if (!known) PyErr_Clear(); /* the key is unknown, or an argument has no hash */
     if (known != Py_None) return known;
     Py_DECREF(known);
     return NULL;

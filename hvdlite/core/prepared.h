@@ -12,8 +12,8 @@
 
 #include "hvd.h"
 
-/* Members of struct state. BY_NAME: Python's arguments of setup(); those of the third row are names
- * of attributes of Prepared. ATTRIBUTES: attributes of arrays, tensors and lists. */
+/* Members of struct state. BY_NAME: the arguments of setup(); in the row `Prepared` they name the
+ * attributes of the class Prepared. ATTRIBUTES: attributes of arrays, tensors and lists. */
 /* clang-format off */
 #define BY_NAME(A) \
     A(hvd_run) A(briefly) A(kept) A(array_type) A(empty) A(unprepared) A(moved) /* prepared.py */ \

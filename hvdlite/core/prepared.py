@@ -53,7 +53,7 @@ again = _prepared.again
 
 
 def _unprepared(verb: str, begin: Callable, array, options: tuple, out, key: Optional[tuple]):
-    """Do a call of ``again`` without a Prepared; ``key`` is None if the array must be copied."""
+    """Run a call of ``again()`` for which there is no Prepared; record the call under ``key``."""
     result = begin(array, *options, out).synchronize()
     if key:
         note(key, lambda: describe_call(verb, array, result.shape, options))
@@ -116,7 +116,7 @@ class Prepared:
         self._idle.append(self._new())
 
     def _enter_group(self) -> None:
-        """Store the process set's number in the C library, which a new job changes."""
+        """Store the number that the process set has in C; a new job may change this number."""
         self._tensor.group = group_of(self._set)
         self._idle: List[Any] = []
         self._group = self._tensor.group

@@ -27,7 +27,7 @@ def log_progress(what: str, state: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()  # ``state`` must not be called after the block
+        thread.join()  # so that the thread never calls state() after the `with` block
 
 
 def of_broadcast(root_rank: int, sizes: Sequence[int]) -> ContextManager[None]:

@@ -85,7 +85,7 @@ def shared_bytes(nbytes: int, what: str) -> Optional[np.ndarray]:
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.
     """
     owner = owner_name("array")
-    # apart=True: a rank of PyTorch's backend may have given up an earlier call after a timeout
+    # apart=True, so that this call meets no earlier call that another rank gave up after a timeout
     agree(owner, [what], remedy="Give the same shape and dtype on every rank.", apart=True)
     memory = SharedMemory.reserve(nbytes)
     room = memory.take(nbytes) if memory else None
@@ -173,7 +173,7 @@ def _address_of(memory: HostMemory) -> bytes:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system, which glibc would keep after arrays have moved."""
+    """Give freed memory back to the system, because glibc would keep it for this process."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back:
         give_back(0)

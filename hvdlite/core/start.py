@@ -3,9 +3,9 @@
 Launchers of the second kind are torchrun (all five of its variables must be set), a launcher that
 sets JAX's three variables, Slurm's srun, and MXNet's launch.py. launch.py gives a worker only the
 address of MXNet's scheduler; the scheduler gives the worker its rank. hvdlite uses the variables of
-these launchers if no MPI launcher started the process; with HVDLITE_TRANSPORT=tcp always, with
-HVDLITE_TRANSPORT=mpi never. If hvdlite uses these variables, or finds no launcher, it loads neither
-mpi4py nor a libmpi. The first init() decides this, not an import.
+these launchers if no MPI launcher started the process. With HVDLITE_TRANSPORT=tcp, hvdlite always
+uses these variables; with HVDLITE_TRANSPORT=mpi, it never does. If hvdlite uses them, or finds no
+launcher, it loads neither mpi4py nor a libmpi. The first init() decides this, not an import.
 """
 
 from typing import Any, Optional
