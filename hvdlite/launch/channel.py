@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-# LOST has a lost host's name, SIGN has the ranks that caused a failure
+# a frame LOST contains a lost host's name; a frame SIGN, the ranks that caused a failure
 LOST, SIGN = 12, 13
 PORT, GIVEN_UP, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")
@@ -56,7 +56,8 @@ MOST_SILENCE = 120 * PROBE  # longest limit, because the kernel ends a connectio
 # struct tcp_info: tcpi_retransmits, tcpi_probes, tcpi_last_ack_recv (in milliseconds)
 _UNANSWERED = struct.Struct("=2xBB52xI")
 
-# This variable has the invitation: TOKEN@ADDRESS:PORT,ADDRESS:PORT or TOKEN/FINGERPRINT@...
+# This variable tells agents where the launcher listens: TOKEN@ADDRESS:PORT,ADDRESS:PORT or
+# TOKEN/FINGERPRINT@...
 VARIABLE = agent_protocol.LAUNCHER
 
 

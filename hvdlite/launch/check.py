@@ -168,7 +168,7 @@ def why_missing(job: Job, present: List[int], addresses: List[str], sign: str) -
 
     :param addresses: ADDRESS:PORT where the launcher listens.
     :param sign: a text in the command lines of the backend's daemons. A host that cannot reach this
-        host kills these daemons.
+        host finds its daemons by this text, and kills them.
     """
     names = hosts_of(set(range(job.processes)) - set(present), job)
     where = [each for each in addresses if not each.startswith("127.")]

@@ -93,7 +93,7 @@ def check_hosts(job: Job, as_json: bool) -> int:
         job = check.with_sums(job, reports)
         with open(os.devnull, "w") as null:
             run_command = BACKENDS[job.launcher].command(job)
-            # a task, because only the ranks of a task return results
+            # run a task (a function, see hvdlite.run), because a program returns no results
             outcome = check_and_run(job, run_command, Console(null, sys.stderr), task=b"-")
         tried = outcome.code == 0
         trouble += outcome.report

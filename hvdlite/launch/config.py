@@ -20,7 +20,7 @@ _DEEPEST = 3
 
 
 class Line(NamedTuple):
-    """One option of the file."""
+    """One option of the configuration file."""
 
     name: str  # argparse's name for the option
     value: Any

@@ -11,7 +11,7 @@ from hvdlite.launch import sizing
 from hvdlite.machine import files
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # only for annotations, because agents do not need it
+if TYPE_CHECKING:  # only for annotations, because agents must start fast
     from hvdlite.launch.job import Job
 
 # Never forwarded: variables that belong to one host's login or to one backend process.
@@ -66,7 +66,7 @@ def added(job: Job) -> dict[str, str]:
         # A failed rank waits this long for the other ranks to learn of the failure. So the job ends
         # within 5 seconds.
         limits.EXIT: "2",
-        agent_protocol.FOLD: "0" if job.output_dir else "1",  # files get the whole tracebacks
+        agent_protocol.FOLD: "0" if job.output_dir else "1",  # 1: shorten tracebacks
     }
     unset = {name: value for name, value in defaults.items() if name not in os.environ}
     mode = {"HVDLITE_KVSTORE_MODE": job.mode}  # tells ranks what kvstore `dist_sync` means

@@ -47,18 +47,18 @@ class Signs:
     """
 
     def __init__(self, exit_timeout: float = 2.0) -> None:
-        # seconds from a rank's failure to its end; an older failure did not end the rank
+        # most seconds from an exception that ends a rank to the rank's end
         self.patience = exit_timeout + SLACK
         # when a rank raised an uncaught exception or called sys.exit()
         self.raised: Dict[int, float] = {}
         # when a collective failed, and the ranks that caused it
         self.blamed: Dict[int, Tuple[float, List[int]]] = {}
-        # when a collective failed because of late ranks; STALLED or SILENT; how many ranks were
-        # late; the first of these ranks
+        # for each rank that gave up late ranks: when; whether they were STALLED or SILENT; their
+        # number; the first of them
         self.waited_for: Dict[int, Tuple[float, int, int, List[int]]] = {}
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
-        """Record a report: empty (the rank has raised), or the numbers of csrc/shm/flight.h.
+        """Record a report: empty (the rank has raised), or why, how many and which ranks it blames.
 
         :raises BadFrame: the report has another form.
         """
@@ -81,9 +81,9 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     """Find the rank that failed first.
 
     A rank that raised reports the exception immediately, but may end last, because it waits for the
-    others. A killed rank reports nothing before its end. A rank that blames another rank comes
-    after all ranks that blame none, or last if the blamed rank ended by itself. If the backend
-    ended the blamed rank earlier, no rank is the culprit: the backend's output gives the cause.
+    others. A killed rank reports nothing before its end. A rank that blames no other rank comes
+    first, then a rank that blames a rank which did not end by itself. If the backend ended the
+    blamed rank earlier, no rank is the culprit: the backend's output gives the cause.
     """
     failed = [e for e in endings if e.failed]
     killed = [e.after for e in endings if e.silent]
@@ -91,7 +91,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     together = len(killed) == len(endings) > 1 and max(killed) - min(killed) < SIMULTANEOUS
     if not failed or together:
         return None
-    # An exception before `since` did not end its rank, because the script caught the exception.
+    # The script has caught an exception from before this time, because its rank has not ended.
     since = min(e.after for e in failed) - signs.patience
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
@@ -141,7 +141,7 @@ def last(endings: Sequence[Ending]) -> Optional[Ending]:
 def who_stood_still(
     first: Ending, endings: Sequence[Ending], signs: Signs
 ) -> Tuple[List[Ending], int]:
-    """Return the late ranks that made ``first`` fail, and the number that its error does not name.
+    """Return the late ranks for which ``first`` waited, and how many more its error did not name.
 
     A late rank counts if it ended after ``first`` got the error, even if it ended before ``first``
     did: a backend may end the late ranks when ``first`` ends the job, and on a busy machine the
@@ -150,7 +150,7 @@ def who_stood_still(
     """
     since, kind, count, named = signs.waited_for.get(first.rank, (0.0, 0, 0, []))
     if kind == SILENT and signs.raised.get(first.rank, since) > since + signs.patience:
-        return [], 0  # the script caught that error
+        return [], 0  # the script caught the error about late ranks
 
     def stood_still(e: Ending) -> bool:
         return e.ended or (kind == STALLED and (e.silent or e.code == -signal.SIGABRT))
@@ -160,7 +160,7 @@ def who_stood_still(
 
 
 def exit_code(first: Ending) -> int:
-    """Return the job's exit code; 1 if the launcher or the backend killed the rank ``first``."""
+    """Return the job's exit code; 1 if the launcher or the backend killed the first failed rank."""
     if first.signal:
         return 128 + first.signal
     return 1 if first.ended and first.code < 0 else first.status

@@ -1,4 +1,4 @@
-"""Makes the job that the options of hvdliterun describe; refuses options that do not fit."""
+"""Makes the job that hvdliterun's options describe; refuses options that contradict each other."""
 
 import os
 import shlex

@@ -51,8 +51,8 @@ class Links:
         """
         until = time.monotonic() + SEND_PATIENCE
         for link in list(self._ranks):
-            # A silent host gets no LOOK: the kernel would resend it at longer and longer intervals.
-            # Losing one agent may have closed the connection to another agent.
+            # The connection may have been closed meanwhile. A silent host gets no LOOK, because the
+            # kernel would resend the frame at longer and longer intervals.
             if link in self._ranks and (kind != channel.LOOK or link.silence() < channel.LATE):
                 self.send(link, kind, data, until - time.monotonic())
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-# limit on the connections that have not sent a HELLO, beyond one for each agent of the job
+# so many connections may be open that have not sent a HELLO, plus one for each agent of the job
 MOST_STRANGERS = 256
 ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
 
@@ -113,7 +113,7 @@ class Listener:
             self._drop(next(iter(self._strangers)), "too many connections send nothing")
 
     def _make_room(self) -> None:
-        """Free a descriptor; without one, a waiting connection would keep the loop busy."""
+        """Free a descriptor, because a connection that can't be accepted keeps the loop busy."""
         if self._strangers:
             self._drop(next(iter(self._strangers)), "no file descriptor is left for more")
         else:

@@ -39,9 +39,9 @@ class Option(NamedTuple):
 
     names: str  # the names, with blanks between
     help: str
-    kind: type = bool  # bool: a flag; list: texts of an option that may be repeated
+    kind: type = bool  # bool: a flag; list: the option may be repeated, each time with a text
     metavar: Optional[str] = None  # by default N or TEXT
-    dest: Optional[str] = None  # by default its first long name
+    dest: Optional[str] = None  # attribute with the value; None: the option's first long name
     default: Any = None
     variable: Optional[str] = None  # the environment variable that gives every rank the value
     factor: int = 1  # the variable's value is the option's value times this

@@ -45,8 +45,8 @@ def _shown(line: bytes) -> str:
 class Console:
     """Prints lines with the label of their rank in front.
 
-    If the reader is gone, the first line raises BrokenPipeError and later lines are dropped. On a
-    full disk the user is told, the lines of that stream are dropped and the job goes on.
+    If nobody reads stdout or stderr any more, the first line raises BrokenPipeError and later lines
+    are dropped. If a disk is full, the user is told, and lines for this disk are dropped.
     """
 
     def __init__(self, out: TextIO, err: TextIO, timestamps: bool = False):

@@ -14,9 +14,9 @@ from hvdlite.launch import environment
 from hvdlite.launch.job import Command, LaunchError
 from hvdlite.launch.output import Lines
 
-# delay in seconds of the backend's lines; after a failure hvdliterun prints a report instead
+# The backend's lines are printed after these seconds, or never: a failure's report replaces them.
 HOLD_BACK = 0.5
-HEIRS = 1.0  # seconds from the backend's end until processes that hold its pipes are killed
+HEIRS = 1.0  # so long after the backend's end, processes that still hold its pipes are killed
 # lines of Open MPI 5 about a harmless race of parent and child
 _NOISE = ("plm:ssh: Warning: setpgid",)
 
@@ -77,7 +77,7 @@ class BackendProcess:
             self.read(pipe)
 
     def take_lines(self, hold_back: float = HOLD_BACK) -> List[str]:
-        """Return the lines that the backend printed at least ``hold_back`` seconds ago."""
+        """Return the backend's lines of at least ``hold_back`` seconds ago, and forget them."""
         until = time.monotonic() - hold_back
         due = [line for when, line in self._held if when <= until]
         del self._held[: len(due)]
@@ -128,7 +128,7 @@ def _as_input(text: str) -> int:
 
 
 def _holders(pipes: Set[str]) -> List[int]:
-    """Return the other processes that have one of these pipes open, by its name in /proc."""
+    """Return the other processes that have a pipe open whose name in /proc is one of these."""
     found = []
     for folder in iglob("/proc/[0-9]*/fd"):
         with contextlib.suppress(OSError):  # the process is another user's, or has ended

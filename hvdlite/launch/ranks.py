@@ -193,7 +193,7 @@ def is_present(rank: Rank) -> bool:
 def still_needed(ranks: List[Rank]) -> List[Rank]:
     """Return the ranks that still train. Servers end by themselves after the workers.
 
-    A rank that the others have given up is stopped or hangs, and has no job that it could join.
+    The other ranks no longer wait for a rank with ``given_up``, so it has no job to join.
     """
     return [rank for rank in _training(ranks) if is_present(rank) and not rank.given_up]
 

@@ -20,8 +20,8 @@ from hvdlite.launch.ranks import Rank, is_present, placement
 ATTEMPTS = 3  # after this many replacements in a row that died before joining, start no more
 # seconds before an unreachable host is tried again: the first wait, the longest wait
 RETRY_SECONDS, MOST_RETRY_SECONDS = 2.0, 16.0
-# seconds of silence after which a host counts as lost, if other ranks count its rank as dead; two
-# probes, because a host with too much work answered one of them late
+# seconds of silence after which a host counts as lost, if the ranks count a rank on it as dead. The
+# host may miss one probe, because a busy host has answered one late.
 GIVEN_UP_SECONDS = 2 * channel.PROBE + 1.0
 _PORT, _GIVEN_UP = {"address": str, "port": int}, {"ranks": list}
 HERE = "localhost"
@@ -63,8 +63,10 @@ class Replacements:
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
-        """Record a rank's address, and send a replacement's address to the others; or record the
-        ranks that the rank has given up."""
+        """Record a rank's address, or which ranks it no longer waits for (GIVEN_UP).
+
+        If the rank is a replacement, send its address to the other ranks.
+        """
         if kind == channel.GIVEN_UP:
             for number in channel.fields(data, _GIVEN_UP)["ranks"]:
                 if number in self._ranks:

@@ -6,7 +6,7 @@ no room, as in a container, the folder is among the temporary files: without roo
 end without a message.
 
 A backend may kill the agents, too, before they have removed the folder. So each agent holds a lock
-on the folder, and a process that no backend knows removes the folder after the last lock.
+on the folder, and forks a process, unknown to the backend, that removes the unlocked folder.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SharedMemory:
 def _remove_after_all(folder: str) -> int:
     """Fork a process that removes the folder when no agent uses it any more; return its process id.
 
-    The process has its own session, so no backend ends it, and keeps no other file open.
+    No backend ends the process, because it has its own session. It closes all other files.
     """
     if number := os.fork():
         return number

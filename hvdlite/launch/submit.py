@@ -15,7 +15,7 @@ LOOK = 0.2  # seconds between two readings of the growing log
 
 
 def run(job: Job, command: Command) -> int:
-    """Submit; return the exit code of the job, or with ``--batch`` of the submission."""
+    """Submit the batch job; return its exit code, or with ``--batch`` the submission's."""
     code = _follow(command) if command.log and not job.batch else _wait(command)
     return code if code >= 0 else 128 - code
 
@@ -48,7 +48,7 @@ def _wait(command: Command) -> int:
 
 
 def _follow(command: Command) -> int:
-    """Submit, print the log while it grows, and wait for the end."""
+    """Submit the batch job, print its log while the log grows, and wait for the job's end."""
     assert command.log
     # a terminal, because qsub writes the job's number into a pipe only at the end of the job
     reader, terminal = os.openpty()

@@ -36,7 +36,7 @@ class Agent:
         self._dismissed = False  # True: the launcher needs nothing more from this agent
         # ids of processes that have joined the job and not left it
         self._joined: set[bytes] = set()
-        # by this pipe the program reports that it has left the job, and more (agent_protocol.py)
+        # by this pipe the program reports what core/agent_protocol.py lists, such as a failure
         self._goodbyes, self._goodbye_end = os.pipe()
         # by this pipe the program learns of lost hosts and replacements (exit/orphan.py)
         self._news, self._news_end = os.pipe()
@@ -82,8 +82,8 @@ class Agent:
         """Report the program's end to the launcher; return the agent's exit code.
 
         The agent of a failed rank waits until all ranks have ended and the launcher dismisses the
-        agent. If the agent ended earlier, a backend would kill the other agents, and killed ranks
-        leave shared memory behind. A dismissed agent returns 0, because the launcher knows of the
+        agent. If the agent ended earlier, mpirun or srun would kill the other agents, and killed
+        ranks leave shared memory behind. A dismissed agent returns 0: the launcher knows of the
         failure, and Open MPI 5's mpirun sometimes hangs if ranks of several hosts fail together.
 
         The agent of an elastic job does not wait and returns 0, because the job goes on.
@@ -101,14 +101,14 @@ class Agent:
             self._serve_once(self._leave_by - time.monotonic())
         self._memory.remove(all_of_it=failed)
         while self._link and not self._link.has_arrived() and time.monotonic() < self._leave_by:
-            self._serve_once(0.02)  # the launcher reads late if the reader of its output is slow
+            self._serve_once(0.02)  # the launcher may still have to read this agent's frames
         if self._dismissed or self._elastic:
             return 0
         return code if code >= 0 else 128 - code
 
     def _start(self, command: list[str], assignment: dict) -> None:
-        # Doubled: the kernel resends output at growing intervals. After a network failure of T
-        # seconds the kernel may need another T seconds to notice that the network works again.
+        # Doubled, because the kernel resends data at growing intervals: after T seconds without a
+        # network it may need another T seconds to notice that the network works again.
         if self._link:
             self._link.most_silence = 2 * assignment["host_timeout"] + 2 * channel.PROBE
         own = dict(os.environ)

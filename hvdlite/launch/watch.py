@@ -227,7 +227,7 @@ class Watch:
                 self._links.lose(rank.link, silence)
 
     def _note_loss(self, rank: ranks.Rank, silence: float) -> None:
-        """Record the end of a rank whose agent has ended, or is lost, and has not reported it."""
+        """Record the end of a rank whose agent has ended, or is lost, without a report."""
         if rank.ending:
             return
         if self._start_time is None:
@@ -238,7 +238,7 @@ class Watch:
         self._note_clean(rank)
 
     def _note_end(self, rank: ranks.Rank, silence: float = 0, **fields: Any) -> None:
-        """Record how a rank has ended, and act on its end; ``fields``: of ``failure.Ending``."""
+        """Record how a rank has ended, and act on it; ``fields``: more fields for the Ending."""
         self._output.end(rank.number, rank.label)
         who, after = (rank.number, rank.label, rank.host), self._since_start()
         rank.ending = failure.Ending(*who, after=after, silence=silence, **fields)
@@ -264,7 +264,7 @@ class Watch:
 
     # -------------------------------------------------------------------------------- ending
     def _end(self, last_words: float = 0) -> None:
-        """End the job in ``last_words`` seconds; 0: now, even if the job is ending already."""
+        """End the job: now, or in ``last_words`` seconds, in which the ranks may still report."""
         if self._phase is Phase.ENDING and last_words:
             return
         self._phase = Phase.ENDING
@@ -287,7 +287,7 @@ class Watch:
             self._links.send_all(channel.BYE)
 
     def _lose_all(self) -> None:
-        """Close the connections from which no data is left; a slow reader may delay the others."""
+        """Close all connections without unread data; close the other ones when they are read."""
         self._links.lose_all(unread=self._signal is not None)
         if self._links:
             self._schedule(TICK, self._lose_all)
