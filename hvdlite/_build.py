@@ -86,7 +86,7 @@ def mpich() -> FFI:
 def jax() -> FFI:
     """Return the extension for JAX: jaxlib loads it as an MPI library, Python as a module.
 
-    jaxlib needs all names of mpi_names.txt. The definitions in library.c replace these weak ones.
+    jaxlib needs all names of mpi_names.txt: each is a weak symbol unless library.c defines it.
     """
     folder = CSRC.parent / "jax"
     forms = {  # constants are in capitals

@@ -25,12 +25,13 @@ GOOD_END = f"its script has ended; {UNEVEN}"
 
 
 def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Register a framework's functions: ``wait`` for its work; ``before`` and ``after`` leaving.
+    """Register functions of a framework. ``wait`` waits for the operations in its queue.
 
     From now on this process leaves the job before Python calls the exit functions registered so
-    far. MXNet's exit function waits for all operations, and leaving fails those that can't end.
+    far: MXNet's waits for all operations, and leaving ends those that wait for other ranks.
 
-    :param after: called only at exit.
+    :param before: called before this process leaves the job; submits queued tensors.
+    :param after: called after this process has left, only at exit.
     """
     frameworks.register(frameworks.Framework(wait, before, after))
     _run_first_at_exit()
@@ -171,7 +172,7 @@ def _end_job(code: int) -> None:
     """Force all ranks to end: MPI is broken, or MPI_Finalize would wait for computing ranks."""
     recorder.before_leaving()
     script_end.flush(_end_message())
-    # The agent ends the other ranks. After MPI_Abort, some mpiruns kill all processes immediately.
+    # Not MPI_Abort, which may kill the agents: hvdliterun's agent ends the other ranks.
     if agent_protocol.by_an_agent():
         os._exit(code)
     bootstrap().end_all(code, EXIT_PATIENCE_SECONDS)

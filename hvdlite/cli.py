@@ -50,7 +50,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     module, first, _ = COMMANDS[command]
     try:
         return importlib.import_module(module).main([*first, *argv[1:]])
-    except KeyboardInterrupt:  # Ctrl-C ends a command that only watches
+    except KeyboardInterrupt:  # no traceback: Ctrl-C is the usual end of `hvdlite top`
         return 128 + signal.SIGINT
 
 

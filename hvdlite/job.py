@@ -90,7 +90,7 @@ def shutdown() -> None:
 
 
 def begin_to_leave() -> None:
-    """After a death: make ranks that wait for this rank fail, also in sets without a dead rank."""
+    """After a death: make waits for this rank fail, also in process sets without a dead rank."""
     lib.hvd_leave(lib.HVD_ALL_GROUPS, GOES_ON.encode())
 
 

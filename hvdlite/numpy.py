@@ -96,8 +96,8 @@ def empty_shared(shape, dtype=float) -> np.ndarray:
     """Return a new array in memory that all ranks of the host map. Collective.
 
     :func:`allreduce` with ``out=array`` copies nothing if every rank gives this array, or the same
-    part of it. The memory is freed with the last array that uses it. If ranks share no memory (one
-    rank on each host; a later job), the array is an ordinary array.
+    part of it. The memory is freed with the last array that uses it. If ranks share no memory,
+    because each host has one rank or a new job has begun, the array is an ordinary array.
 
     :param shape: as for ``numpy.empty``, like ``dtype``; the same on every rank.
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.

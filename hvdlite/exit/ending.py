@@ -6,21 +6,21 @@ from typing import Optional, Sequence, Tuple
 GO_ALONE, LEAVE, END_THOSE_IN_INIT, REPORT_END = "go alone", "leave", "end", "report end"
 END_JOB, END_LATER = "end job", "end later"
 
-# The values of the facts (None: the fact does not matter), and the step that follows.
+# Values of a function's arguments (None: any value), and the step that the function returns.
 _Row = Tuple[Tuple[Optional[bool], ...], str]
 
-# The facts are first()'s arguments.
+# for the arguments of first()
 _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
     ((None, None, True, None, None), LEAVE),
-    ((True, None, None, False, True), END_THOSE_IN_INIT),  # a clean end would wait for the others
+    ((True, None, None, False, True), END_THOSE_IN_INIT),  # ranks in init() wait for this rank
     ((False, None, None, False, True), REPORT_END),
 )
-# The facts are last()'s arguments.
+# for the arguments of last()
 _LAST: Sequence[_Row] = (
     ((None, False, None, None, None), END_JOB),
     ((True, None, None, True, True), END_JOB),  # with exit code 0 no launcher ends the others
-    ((True, None, None, None, True), END_LATER),  # the others may compute for hours
+    ((True, None, None, None, True), END_LATER),  # MPI_Finalize may wait for other ranks for hours
     ((None, None, True, None, True), END_LATER),
 )
 
@@ -38,7 +38,7 @@ def first(
 def last(failed: bool, clean: bool, broken: bool, unsaid: bool, others: bool) -> Optional[str]:
     """Return the step that ends the other processes; None: this process ends as usual.
 
-    :param clean: no earlier step failed and left processes that wait.
+    :param clean: False: an earlier step failed, so other processes may still wait for this one.
     :param unsaid: the script failed, and Python would end with exit code 0.
     """
     return _first_fit(_LAST, failed, clean, broken, unsaid, others)

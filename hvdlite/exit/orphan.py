@@ -55,7 +55,7 @@ def watch() -> None:
         pid, is_there = _agent() if agent_protocol.by_an_agent() else _starter()
     except (OSError, ValueError):  # there is no /proc, or the agent is outside of this container
         return
-    # the launcher has ended; its process group is unknown, and may be this process's group
+    # the launcher has ended; end the whole process group only if this process leads the group
     if not is_there():
         _end(pid, os.getpgrp() == os.getpid())
     alone = os.getpgid(pid) != os.getpgrp()
@@ -92,7 +92,7 @@ def _agent() -> tuple:
 
 
 def _starter() -> tuple:
-    """Return the id of the process that started this rank; and a function: does it still live?"""
+    """Return the launcher's process id, and a function that returns whether the launcher lives."""
     top = of_the_launcher()[-1]
     starter = processes.parent(top)
     if _has_adopted(starter):
@@ -110,9 +110,9 @@ def _starter() -> tuple:
 def _has_adopted(pid: int) -> bool:
     """Return True if the parent ``pid`` is not a launcher, and so has adopted this process.
 
-    Process 1 adopts orphans, but may be the launcher in a container, so its name decides. Torchrun
-    is a Python program that uses PyTorch: any other parent has adopted a rank of torchrun. Parent 0
-    is outside of the container, so it has not adopted this process.
+    Process 1 adopts orphans, but may be the launcher in a container, so its name decides. A parent
+    without Python is not torchrun, nor is a process 1 without PyTorch. Parent 0 is outside of the
+    container, so it has not adopted this process.
     """
     if TORCHELASTIC not in os.environ:
         return pid == 1 and _name(pid) in _FIRST
@@ -129,7 +129,7 @@ def _name(pid: int) -> str:
 
 
 def _open_news() -> List[int]:
-    """Return a new descriptor of the pipe in which the agent names lost hosts, or an empty list.
+    """Open the pipe in which the agent names lost hosts; return a list of its descriptor, or [].
 
     Without MPI a rank watches the hosts itself, and the pipe has messages about replacements.
     """
@@ -142,7 +142,7 @@ def _open_news() -> List[int]:
 
 
 def _pass_on(news: int) -> bool:
-    """Read names of lost hosts, and fail waits for their ranks; return False if the agent ended."""
+    """Read lost hosts' names, so that waits for their ranks fail; False: the agent has ended."""
     data = os.read(news, 1 << 16)
     for host in data.splitlines():
         lib.hvd_lose_host(host)

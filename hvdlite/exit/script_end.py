@@ -105,7 +105,7 @@ def watch_uncaught(before: Callable[[BaseException], str | None]) -> None:
 
     def hook(kind, error, trace):
         text = before(error)
-        # the traceback, or the user's own hook
+        # print the traceback, or call the hook that the user has set
         if text is None or show is not sys.__excepthook__:
             return show(kind, error, trace)
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -10,7 +10,7 @@ from hvdlite.machine.files import text_of
 
 # a larger number is probably an ssh port, because MXNet's host files have `host:port`
 MOST_SLOTS = 1024
-_LIMITS = ("max_slots", "max-slots")  # Open MPI's limit of ranks beyond the slots
+_LIMITS = ("max_slots", "max-slots")  # Open MPI's names of the most ranks that a host may have
 
 
 class Host(NamedTuple):

@@ -112,9 +112,9 @@ def report(rank: int, host: str, text: str) -> str:
 
 
 def _used(process: int) -> Set[int]:
-    """Return where the process's threads last ran, without nearly idle threads.
+    """Return the hardware threads on which the process's threads last ran, except for idle ones.
 
-    Fields 11 and 12 are the time in clock ticks, 36 is the hardware thread.
+    In ``stat_of``'s list, 11 and 12 are the CPU time in clock ticks, 36 is the hardware thread.
     """
     fields = [stat_of(path) for path in glob.glob(f"{PROC}/{process}/task/[0-9]*/stat")]
     ticks = [int(each[11]) + int(each[12]) for each in fields]

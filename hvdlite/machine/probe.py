@@ -181,7 +181,7 @@ def is_on(name, address, networks):
 
 
 def _is_in(address, network):
-    import ipaddress  # here, because few jobs name networks
+    import ipaddress  # not at the top, because few jobs need it
 
     try:
         return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)

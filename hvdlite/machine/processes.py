@@ -19,7 +19,7 @@ def with_own(name: str) -> List[int]:
 
 
 def has_own(pid: int, name: str) -> bool:
-    """Return True if a process was started with this process's value of the variable."""
+    """Return True if process ``pid`` started with the value that variable ``name`` has here."""
     entry = os.fsencode(name) + b"=" + os.environb[os.fsencode(name)]
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
