@@ -2,8 +2,8 @@
  *
  * A call starts one collective per operand and waits briefly. If the collectives take longer, the
  * call returns a future, and a new thread completes the future. So no XLA thread waits for long,
- * and ranks may reach the calls of a program in different orders. Compiled at the first use, with
- * the headers of the installed jaxlib. */
+ * and ranks may reach the calls of a program in different orders. hvdlite compiles this file at its
+ * first use, with the headers of the installed jaxlib. */
 #include "functions.h"
 
 #include <pthread.h>
@@ -133,7 +133,7 @@ static XLA_FFI_Error *tell_version(void *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata)
         return tell_version(frame->extension_start);
-    /* XLA computes further operands before the call, which does not read them */
+    /* reads one operand for each result; XLA computes the other operands before this call */
     const int64_t count = frame->rets.size;
     struct attributes a;
     if (!read_attributes(&a, &frame->attrs, count))
@@ -143,7 +143,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return new_error(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    /* plans all before the first starts: tensors of a grouped call wait for each other */
+    /* makes all plans first: a started tensor of a group would wait for one whose plan failed */
     while (c->count < count &&
            (c->handles[c->count] = plan_tensor(frame, &a, c->count, &c->failed)))
         c->count++;

@@ -58,7 +58,7 @@ class Collective(NamedTuple):
 
 
 def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the dtype that the core moves, and the number of its elements per element.
+    """Return the dtype that hvdlite moves, and how many of its values form one ``dtype`` value.
 
     A complex number is two floats.
 

@@ -44,7 +44,7 @@ class _Clique(NamedTuple):
 
 
 class _Program(NamedTuple):
-    """What a program needs of this module."""
+    """What this module checks and opens before a program of XLA runs."""
 
     calls: Sequence[Tuple[str, str]] = ()  # groups and names of hvd's collectives
     device: Any = None  # the program's device, if the program has calls
@@ -55,8 +55,8 @@ class Cliques:
     """The communicators of this process, and the threads that use them.
 
     Each communicator, and each name of hvd's collectives, belongs to one thread (docs/jax.md,
-    "Threads"). If a program of several processes has run before in the same context of JAX, ``jit``
-    runs it without Python, so without this check. Therefore each thread has its own context.
+    "Threads"). This class checks this when a program runs, but ``jit`` runs no Python for a program
+    that has run before in the same context of JAX. Therefore each thread has its own context.
 
     :param patience: seconds that a rank waits for the others before a program's first run.
     """
@@ -103,7 +103,7 @@ class Cliques:
             self._context(object()).__enter__()
 
     def _announcing(self, make):
-        """Return ``make``, a function that makes an executable, with an announcement after it."""
+        """Return a function that makes an executable by ``make``, and then its communicators."""
 
         @functools.wraps(make)
         def make_and_announce(client, what, *args, **named):
@@ -124,7 +124,7 @@ class Cliques:
             return _Program()
         text = "\n".join(module.to_string() for module in executable.hlo_modules())
         calls = _CALL.findall(text)
-        # the C library refuses calls with other attributes, which _CALL may not find
+        # not bool(calls): _CALL misses calls with unknown attributes, which the C library refuses
         has_calls = f'custom_call_target="{TARGET}"' in text
         # each device of the process would make the call, and XLA does not order these calls
         if has_calls and len(devices) > 1:
@@ -192,7 +192,7 @@ class Cliques:
             )
         instead = "run all programs of several processes in one thread"
         uses: List[Any] = [*program.cliques, *program.calls]
-        if not uses:  # as of the programs of _warm(), which another thread runs under the lock
+        if not uses:  # no lock here: a thread waits under the lock for the program of _warm()
             return
         with self._lock:
             owners = [self._threads.get(used) for used in uses]
@@ -233,7 +233,7 @@ def _open_among(members: Tuple[int, ...], patience: float) -> Tuple[int, str]:
         verdict = _reach_verdict(ranks, patience)
         if not verdict.isdecimal():
             return -1, verdict
-        # high, because hvdlite.torch counts from 0; SocketWorld needs number * size as an int
+        # a high number, because hvdlite.torch uses low ones; number * size must fit into C's int
         return open_among(ranks, (1 << 29) // size + int(verdict)), ""
     except Exception as error:
         try:
@@ -257,7 +257,7 @@ def _reach_verdict(ranks: List[int], patience: float) -> str:
         native.call(native.lib.hvd_check)
         arrived = service.key_value_dir_get(f"{place}/here/")
         missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in arrived})
-        # ignore errors: another rank has written the key first; no rank wrote it within this time
+        # JAX raises errors if another rank wrote the key first, and below if no rank has written it
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if not missing:
                 number = service.key_value_increment("hvdlite/groups", 1)

@@ -36,18 +36,18 @@ struct clique {
         int from;
     } noted;
     int *members; /* ranks in the job */
-    /* by rank of the clique: addresses of an exchange's parts from that rank and for that rank */
+    /* all-to-all: addresses of the part from each rank of the clique, and of the part for it */
     void **parts_from;
     const void *parts_for[];
 };
 
-/* Global, because MPI's functions have no argument for it. calls.c has its own copy of the core's
- * functions: calls.c is another library, compiled later, and must not rely on this struct. */
+/* This state is global, because MPI's functions have no argument for it. calls.c has another copy
+ * of the core's functions: a library that is compiled later must not rely on this struct. */
 static struct jax {
     struct core core;
     /* the announced clique; NULL: none is announced, or XLA has made the clique's communicator */
     struct clique *_Atomic next;
-    struct clique world; /* all ranks of the job; size 0: not begun; its collectives fail */
+    struct clique world; /* all ranks of the job; size 0: before init(). Its collectives fail. */
 } jax = {.world = {.group = -1}};
 
 /* Text of this thread's last failure, for Error_string. */
@@ -68,7 +68,7 @@ __attribute__((format(printf, 1, 2))) static int refuse(const char *format, ...)
 struct type {
     int dtype; /* the core's dtype */
     int bytes;
-    int parts; /* number of the core's elements in one element */
+    int parts; /* 2 for complex types, which the core moves as pairs of floats; otherwise 1 */
 };
 #define BYTES(dtype, name, torch, mxnet, mpi, class, element, ...) BYTES_##dtype = sizeof(element),
 enum { DTYPES(BYTES) };
@@ -111,7 +111,7 @@ API int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return refuse("hvdlite.jax: call hvdlite.jax.init() before JAX's first computation");
 }
 API int MPIABI_Finalize(void) { return 0; }                       /* hvd.shutdown() ends the job */
-API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* XLA may split in any thread */
+API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread may use MPI */
 API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
 API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
 
@@ -168,7 +168,7 @@ static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
     hvd_error err;
     snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : t.root,
              sends ? t.root : jax.world.rank);
-    /* one name for all collectives of a clique: ranks that disagree get an error immediately */
+    /* The core compares calls with the same name, so ranks that disagree get an error at once. */
     t.name = of_two ? name : c->name;
     hvd_handle *handle = jax.core.hvd_plan(&t, &err);
     if (!handle) return fail(&err), NULL;
@@ -284,10 +284,10 @@ API int MPIABI_Sendrecv(const void *in, int count, const struct type *type, int 
 /* XLA's ppermute calls Irecv if this rank receives, then Isend if this rank sends, then Wait for
  * each request. Irecv only notes the receive; Wait carries the receive out. If both ranks of a
  * clique of two send at most HVD_FAST_BYTES, Isend exchanges the data by one alltoall instead of
- * two messages, because the core's fast path runs such an alltoall. The alltoall and two messages
- * have not been measured in one run. */
-/* Waits for the send before an error is returned, because after an error XLA does not wait for the
- * send, but frees its memory. */
+ * two messages, because the core's fast path runs such an alltoall. Not measured: whether the
+ * alltoall is faster. */
+/* Call this before you return an error: it waits for the send, because after an error XLA frees the
+ * send's memory without waiting. */
 static void settle(struct clique *c) {
     while (c->sends && !jax.core.hvd_finish(c->send, NO_LIMIT, NULL)) continue;
     c->sends = false;
@@ -326,13 +326,13 @@ API int MPIABI_Wait(char **request, void *status) {
     const uintptr_t kind = (uintptr_t)*request % 2;
     struct clique *c = (struct clique *)(*request - kind);
     if (kind == SEND) {
-        const bool sends = c->sends; /* false: Isend has exchanged the data */
+        const bool sends = c->sends; /* false: Isend has moved the data by an alltoall */
         c->sends = false;
         return sends && end(c->send);
     }
     const struct noted noted = c->noted;
     c->noted.bytes = -1;
-    if (noted.bytes < 0) return 0; /* Isend has received it */
+    if (noted.bytes < 0) return 0; /* the alltoall in Isend has received the data */
     hvd_tensor t =
         tensor_of(HVD_RECV, HVD_UINT8, 1, &noted.bytes, noted.out, noted.out, noted.bytes);
     t.root = noted.from;

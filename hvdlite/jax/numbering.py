@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 
 from hvdlite.jax.cliques import TARGET
 
-FIRST = "#1"  # ends the names of calls that are not numbered yet
+FIRST = "#1"  # the end of each call's name before this module numbers the calls
 _BRANCHES = "stablehlo.case", "stablehlo.if"
 _CALLEES = "callee", "decomposition"  # attributes of a call and of jax.lax.composite
 _CONFIG = "mhlo.backend_config"  # has the attributes of a custom call
@@ -67,7 +67,7 @@ class _Numbering:
         originals = [f for f in self._functions if f != "main" and self._function_has_calls(f)]
         if self._function_has_calls("main"):
             self._number_all(self._functions["main"].regions, ChainMap())
-            for name in originals:  # main now calls only copies
+            for name in originals:  # now unused, because main calls copies of these functions
                 self._symbols.erase(self._functions[name])
 
     def _search_function(self, name: str) -> bool:
@@ -80,13 +80,13 @@ class _Numbering:
     def _number_all(self, regions: Any, numbers: Numbers) -> None:
         """Number the calls inside the regions.
 
-        :param numbers: the last number of each group and name; this adds the calls inside.
+        :param numbers: the last number of each group and name so far, which this method updates.
         """
         for op in _operations(regions):
             attribute, function = _callee(op)
             if _is_call(op):
                 _number_call(op, numbers)
-            elif self._function_has_calls(function):  # each call gets a copy of the function
+            elif self._function_has_calls(function):  # a copy for each call, with its own numbers
                 copy = self._functions[function].clone(self._end).operation
                 self._symbols.insert(copy)
                 op.attributes[attribute] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))

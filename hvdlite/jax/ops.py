@@ -65,8 +65,8 @@ def allgather(
 ) -> Any:
     """Return the arrays of all ranks joined along the first dimension.
 
-    Outside programs the first dimensions may differ by rank; inside they must be equal. Arguments
-    and errors: see :func:`allreduce`.
+    Outside ``jit`` the first dimensions may differ by rank; inside ``jit`` they must be equal.
+    Arguments and errors: see :func:`allreduce`.
     """
     name = tensor_name("allgather", name, process_set)
     return _run_on_leaves(Collective(lib.HVD_ALLGATHER, name, process_set), tree)
@@ -78,7 +78,7 @@ def reducescatter(
 ) -> Any:  # fmt: skip
     """Return this rank's rows of the result of :func:`allreduce`, which has the same arguments.
 
-    Inside programs the rows must divide evenly among the ranks.
+    Inside ``jit`` the number of rows must be a multiple of the number of ranks.
     """
     name = tensor_name("reducescatter", name, process_set)
     op, scales = op_of(None, op), scales_of(prescale_factor, postscale_factor)
@@ -91,8 +91,8 @@ def alltoall(
 ) -> Any:  # fmt: skip
     """Send rows to each rank; return the rows from all ranks. See also :func:`allreduce`.
 
-    :param splits: how many rows of one array go to each rank (only outside programs). Without
-        ``splits`` the rows must divide evenly.
+    :param splits: how many rows of one array go to each rank (only outside ``jit``). Without
+        ``splits`` each rank gets the same number of rows.
     :return: with ``splits`` a pair: the rows, and how many each rank sent.
     """
     name = tensor_name("alltoall", name, process_set)
@@ -151,14 +151,14 @@ def _run_outside(c: Collective, *arrays: np.ndarray) -> List[Any]:
 
 
 def _room_for(array: np.ndarray) -> np.ndarray:
-    """Return a new array like this, aligned so that JAX can use the memory without a copy."""
+    """Return a new array of the same shape and dtype, aligned so that JAX need not copy it."""
     room = np.empty(array.nbytes + _ALIGNED, np.uint8)
     begin = -room.ctypes.data % _ALIGNED
     return room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 def _restored(result: np.ndarray, array: np.ndarray) -> Any:
-    result = result.view(array.dtype)  # a new array, so JAX may keep its memory
+    result = result.view(array.dtype)  # hvdlite made it, so JAX may keep its memory
     return jax.device_put(result[..., 0] if array.dtype.kind == "c" else result, may_alias=True)
 
 

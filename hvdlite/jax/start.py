@@ -29,8 +29,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     several processes must make the call; a second call in the same thread does nothing.
 
     A collective fails if a rank is late by HVDLITE_STALL_SHUTDOWN_TIME_SECONDS, or silent for
-    HVDLITE_DATA_TIMEOUT_SECONDS. This call sets both to 60 if the environment does not set them.
-    After ``hvdlite.init()`` this has no effect.
+    HVDLITE_DATA_TIMEOUT_SECONDS. If the environment does not set them, both are 60, unless
+    ``hvdlite.init()`` was called before.
 
     :param comm: as for ``hvdlite.init``; so are ``process_sets`` and the errors.
     :raises ImportError: jaxlib was loaded without hvdlite's library.
