@@ -71,7 +71,7 @@ def after(grads: Sequence) -> Any:
     import tensorflow as tf
 
     found = [getattr(grad, "values", grad) for grad in grads if grad is not None]
-    return tf.control_dependencies(found[:1])  # all averages depend on one check of the step
+    return tf.control_dependencies(found[:1])  # one is enough: all wait for the same check
 
 
 _ON = {"torch": _on_torch, "jax": _on_jax}

@@ -22,7 +22,7 @@ def synced(model):
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """At the start of training, give all ranks the model's and optimizer's variables of one rank.
 
-    :param root_rank: the rank whose variables all ranks get, initial or from a checkpoint.
+    :param root_rank: the rank whose variables all ranks get; it may have loaded a checkpoint.
     :param device: ignored.
     :param local_variables: variables that are not broadcast.
     """
@@ -38,8 +38,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(id(var))
 
     def on_train_begin(self, logs=None) -> None:
-        """Broadcast if the model is built on every rank; if not, wait for the first batch, because
-        a model that was loaded on one rank is built on that rank only."""
+        """Broadcast the variables if all ranks have them; if not, wait for the first batch, because
+        a rank that loads no model has no variables before this batch."""
         built = np.array([self.model.built])
         if collectives.allreduce(built, "model.built", op=Min)[0]:
             self._broadcast()

@@ -73,7 +73,7 @@ def allgather(value, name: Optional[str] = None):
 def broadcast(value, root_rank: int, name: Optional[str] = None):
     """Return rank ``root_rank``'s value as a tensor.
 
-    :param value: as for :func:`allreduce`, like ``name`` and the errors.
+    :param value: see :func:`allreduce`, also for ``name`` and the errors.
     """
     return ops.convert_to_tensor(collectives.broadcast(_array(value), root_rank, name))
 
@@ -81,7 +81,7 @@ def broadcast(value, root_rank: int, name: Optional[str] = None):
 def reducescatter(value, name: Optional[str] = None, op: int = Average):
     """Return this rank's rows of the tensor that :func:`allreduce` would return.
 
-    :param value: as for :func:`allreduce`, like the other arguments and the errors.
+    :param value: see :func:`allreduce`, also for the other arguments and the errors.
     """
     return ops.convert_to_tensor(collectives.reducescatter(_array(value), name, op))
 

@@ -82,7 +82,7 @@ def DistributedOptimizer(
     kind = type(optimizer)
     settings = {
         "__module__": kind.__module__,
-        "_reducer": reducer("optimizer"),  # for copies that Keras makes without this function
+        "_reducer": reducer("optimizer"),  # for more objects that Keras makes of the new class
         "_sum_of_passes": sum_of_passes,
         "_scale_local": scale_local_gradients,
     }
@@ -126,7 +126,7 @@ def _inner(optimizer):
 class _Distributed:
     """The methods that hvdlite adds to an optimizer."""
 
-    _local: Any = frozenset()  # ids of local variables; a copy that Keras makes has this default
+    _local: Any = frozenset()  # ids of local variables; none in objects that Keras itself makes
     _reducer: GradientReducer
     _sum_of_passes: int
     _scale_local: bool
@@ -145,7 +145,7 @@ class _Distributed:
         self._local.add(id(var))
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        # for _clip_gradients(), to which Keras passes only the variables' gradients
+        # _clip_gradients() needs the variables, but Keras passes only their gradients to it
         object.__setattr__(self, "_updating", trainable_variables)
         if not self.gradient_accumulation_steps:
             grads = self._averaged(grads, trainable_variables)

@@ -63,7 +63,7 @@ def _load_assets(self, dir_path) -> None:
 
 
 def _marking(kind: type) -> None:
-    """Make ``from_config`` mark plain optimizers that it makes from distributed ones' configs."""
+    """Make ``from_config`` mark plain optimizers made from a DistributedOptimizer's config."""
     from_config = kind.from_config.__func__  # type: ignore[attr-defined]
 
     def from_config_and_mark(cls, config, custom_objects=None):
