@@ -41,7 +41,7 @@ class _Graphs(ModuleState):
         # function may run after the nested graph of its node is freed. TensorFlow does the same.
         self.functions_of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.keys = itertools.count()
-        self.started: Dict[int, Handle] = {}  # by key, until a node waits for the handle
+        self.started: Dict[int, Handle] = {}  # by key, until a graph node waits for it
 
 
 _graphs = _Graphs()
@@ -100,7 +100,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
     def begin_now(*arrays):
         nonlocal last
         before, key = last and last(), next(_graphs.keys)
-        if before:  # in a loop or a repeated call, this collective has the same name
+        if before:  # the node runs again: two collectives in progress can't have the same name
             with contextlib.suppress(Exception):  # wait_now() raises the error of that collective
                 before.synchronize()
         with failures_kept():
@@ -118,7 +118,7 @@ def begin(start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tens
 def gate(
     start: Callable[[List[np.ndarray]], Handle], tensors: Sequence[tf.Tensor]
 ) -> List[tf.Tensor]:
-    """Run a collective that only raises errors; return tensors on which operations can depend.
+    """Run a collective that only checks; operations that use the returned tensors wait for it.
 
     :param start: as for :func:`run`; the handle's result is a list of one np.int32.
     """
@@ -152,7 +152,7 @@ def node(
     numbers: in another process the token would call whichever function has the number there.
     hvdlite's tokens are unique, and TensorFlow's error for an unknown token quotes the token.
     """
-    # The process id is needed, because a forked child has the same _PROCESS and other nodes.
+    # with the process id, because a forked child has the same _PROCESS, but makes its own nodes
     number = f"{_PROCESS}-{os.getpid()}-{next(_graphs.keys)}"
     token = (
         f"hvdlite:{number} (another process has made this graph, and hvdlite's nodes run only in "

@@ -9,9 +9,9 @@ import tensorflow as tf
 from hvdlite.tensorflow.exchange import gate
 from hvdlite.training.state_check import StateCheck
 
-_VALUES = 64  # a sample of a variable has about so many values, but at least 4 rows
+_VALUES = 64  # approximate number of values in the sample of a variable; at least 4 rows
 _VARIABLES = 16  # largest number of sampled variables, because each costs several microseconds
-_FLOATS = (tf.float32, tf.float64)  # one bit of a smaller float exceeds the tolerance
+_FLOATS = (tf.float32, tf.float64)  # smaller floats are rounded too coarsely to be compared
 REMEDY = (
     "Restore a checkpoint on every rank, or broadcast what one rank has loaded, before the first "
     "step: hvd.BroadcastGlobalVariablesHook(0), or run hvd.broadcast_global_variables(0)"
@@ -26,7 +26,7 @@ def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, l
     """
     grads, trained = zip(*[pair for pair in pairs if pair[0] is not None])
     with tf.init_scope():
-        optimizer._create_slots(trained)  # apply_gradients() makes the slots later, in the update
+        optimizer._create_slots(trained)  # apply_gradients() would make the slots after this check
     shared = [variable for variable in trained if id(variable) not in local]
     shared = shared[:: -(-len(shared) // _VARIABLES) or 1]
     states = [("weights", variable) for variable in shared]
@@ -36,7 +36,7 @@ def compare(check: StateCheck, optimizer, pairs: Sequence[Tuple], global_step, l
         states += [(name, optimizer.get_slot(variable, name)) for variable in shared]
     states += [("other states", v) for v in optimizer.variables() if id(v) not in slots]
     states += [("the global step", global_step)]
-    # Sampled after the gradients, so that all ranks raise the error if gradients' shapes differ.
+    # Sample the states after the gradients: an error about gradients must come first on all ranks.
     with tf.control_dependencies([] if tf.executing_eagerly() else [tf.group(*grads)]):
         sampled = [(kind, _sample(state)) for kind, state in states if state is not None]
         sampled = [(kind, sample) for kind, sample in sampled if sample is not None]
