@@ -24,7 +24,7 @@ from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes of a cache line
 _ALONE = [torch.empty(0)]
-# sys.getrefcount() of a view to which the script has no reference: called here, and by map()
+# what sys.getrefcount() returns for a view that only hvdlite uses, and what map() gets from it
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])
 _OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))
 _GRAD = attrgetter("grad")
@@ -56,7 +56,7 @@ class Bucket:
         self.views = [self._view(at) for at in range(len(params))]
         self._begins = [view.data_ptr() for view in self.views]
         self._residual: Optional[torch.Tensor] = None
-        self._described: Any = None  # the last allreduce's description (Repeated), after its key
+        self._described: Any = None  # the last allreduce: its key, and its description (Repeated)
         # parameters whose gradients backward has written in this step, in order
         self.written: List[torch.Tensor] = []
         self.started: Optional[Started] = None
@@ -123,7 +123,7 @@ class Bucket:
     def _refuse_replaced(self) -> None:
         """Raise if the script has set a gradient to None, or replaced it, after it was sent.
 
-        Otherwise this rank uses no gradient or its own, and the other ranks use the average.
+        Without this error, the other ranks would use the average, but this rank would not.
         """
         for at, (param, view) in enumerate(zip(self.params, self.views)):
             if param.grad is not view and at not in self.frozen:
@@ -280,8 +280,7 @@ def if_alive(method: Callable, gradients: ref, *more) -> None:
     A garbage collection during backward may free an optimizer before autograd calls its hook.
 
     :param gradients: a weak reference to the object of the method.
-    :param more: more weak references, then the parameter; the method gets the objects and the
-        parameter.
+    :param more: the method's arguments: weak references to objects, then the parameter itself.
     """
     found = [each() for each in (gradients, *more[:-1])]
     if None not in found:

@@ -35,8 +35,8 @@ class Changes:
         self.removed: List[str] = []
         self._compared: List[str] = []
         self._sent: Any = None  # the changes that this step's requests carry; None: no request yet
-        # True: the script has dropped averages before a step used them. The next step's requests
-        # tell the other ranks (dropped), or this step's requests do so (_sent_dropped).
+        # True: the script has dropped averages before a step used them. The other ranks learn this
+        # from the next step's requests (dropped), or from this step's requests (_sent_dropped).
         self.dropped = self._sent_dropped = False
 
     def now(self) -> Dict[str, List[str]]:
@@ -51,7 +51,7 @@ class Changes:
         return {kind: texts for kind, texts in kinds.items() if texts}
 
     def digest(self, states: int) -> int:
-        """Return this step's digest; changes after the step's first call count for the next step.
+        """Return the digest that this step's requests carry; later changes are for the next step.
 
         :param states: the digest of the states that the optimizer has just loaded.
         """
@@ -116,7 +116,7 @@ class Changes:
         return [*of_names, f"backward_passes_per_step {self.passes}", *dropped]
 
     def explain(self, error: Exception, *facts) -> NoReturn:
-        """Raise an error that names a parameter that differs; if none differs, raise ``error``."""
+        """If ranks' parameters differ, raise an error that names one; otherwise raise ``error``."""
         if getattr(error, "kind", None) == MISMATCH:  # every rank gets this error
             agree(f"{self._owner}, parameters", self.facts(*facts), None, self._set, SAME)
         raise error
@@ -126,7 +126,7 @@ _SAMPLE = 1024  # a digest has the first values of a tensor; changes of later va
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:
-    """Return a number above 0; states that differ most likely have different numbers.
+    """Return a number above 0; two different states very probably have different numbers.
 
     :param sample: how many values of each tensor are used. With 0 only tensors of 1 value are used,
         such as step counts: other values may differ if the CPUs of two hosts round differently.

@@ -31,7 +31,7 @@ class AllreduceState:
 
 class _Only(ModuleState):
     def begin(self) -> None:
-        self.state: Optional[AllreduceState] = None  # for a model that is registered with None
+        self.state: Optional[AllreduceState] = None  # for register_comm_hook(None, allreduce_hook)
 
 
 _only = _Only()

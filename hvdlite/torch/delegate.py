@@ -32,7 +32,7 @@ from hvdlite.torch.tensors import DTYPES
 _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
 # PyTorch's backend for NCCL lacks the other integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
-_BRIEFLY = 0.01  # seconds between two checks whether a rank has failed, while this rank waits
+_BRIEFLY = 0.01  # a waiting rank checks every so many seconds that no rank has failed
 _LEAVING = 10  # seconds for which a process waits for its tensors before it leaves the job
 
 
@@ -79,11 +79,11 @@ def _can_move(tensors: Sequence, members: dict) -> bool:
 
 
 class _Agreement:
-    """Records whether the ranks of a set have a mover for a kind of device."""
+    """Records whether a process set has a :class:`Mover` (NCCL) for a kind of device."""
 
     def __init__(self) -> None:
         self._lock, self._known = threading.Lock(), False
-        self._all: Optional[Started] = None  # ends when every rank has a tensor on a GPU
+        self._all: Optional[Started] = None  # check that ends when all ranks have begun it
         self.made: Optional[Mover] = None
 
     def mover(self, names, device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
@@ -95,9 +95,9 @@ class _Agreement:
         return self.made
 
     def _await_all(self, names, device: torch.device, process_set: ProcessSet) -> None:
-        """Wait until every rank makes its first call with a tensor on a GPU.
+        """Wait until every rank has called a collective with a tensor on a GPU.
 
-        :raises HvdliteError: some rank has one of this call's tensors on the host.
+        :raises HvdliteError: a rank has a tensor with one of these names on the host.
         """
         asked = [_ask([name], process_set) for name in names]
         if self._all is None or (self._all.done() and _has_failed(self._all)):
@@ -109,10 +109,10 @@ class _Agreement:
                 if each.done():
                     each.finish()
         self._all.finish()
-        # The check of a name ends when every rank asks for it, so ask for the other ranks' names.
+        # The check of a name ends when all ranks have begun it, so check the other ranks' names.
         of_ranks = allgather_object(list(names), f"gpu.{device.type}.names", process_set)
         others = set().union(*of_ranks).difference(names)
-        with contextlib.suppress(HvdliteError):  # raised also if this rank is using one of `others`
+        with contextlib.suppress(HvdliteError):  # also if a tensor of this rank has such a name
             _ask(sorted(others), process_set).finish()
         for each in asked:
             _has_failed(each)
@@ -171,13 +171,13 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
 
 
 def finish_all(seconds: float = math.inf) -> None:
-    """Wait until no mover has work, for at most ``seconds``."""
+    """Wait until NCCL has moved all tensors, for at most ``seconds``."""
     until = time.monotonic() + seconds
     for agreement in list(_agreements.made.values()):
         mover = agreement.made
         while mover and not (mover.failed or mover.is_idle() or time.monotonic() > until):
             mover.launch()
-            with contextlib.suppress(Exception):  # the loop ends if the mover has failed
+            with contextlib.suppress(Exception):  # an error also ends the loop, by mover.failed
                 mover.check()
             time.sleep(1e-3)
 

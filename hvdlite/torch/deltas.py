@@ -14,7 +14,7 @@ from hvdlite.torch import exchange
 class Deltas:
     """The parameters of one optimizer whose changes in a step Adasum combines."""
 
-    written = due = False  # always False, because gradients are not averaged
+    written = due = False  # as in Gradients: no gradient waits to be averaged
 
     def __init__(self, name: str, named: Dict[torch.Tensor, str], process_set: ProcessSet) -> None:
         self.name, self.params, self.process_set = name, list(named), process_set

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, device: torch.device) -> "Place":
-        """Return the place of this rank."""
+        """Return the Place of this rank, whose tensors are on ``device``."""
         may_share = os.environ.get(_SHARES, "").strip() not in ("", "0")
         return cls(_gpu_of(device), _nccl_version(device), may_share)
 

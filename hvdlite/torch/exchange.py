@@ -35,8 +35,8 @@ def allreduce(
     return _start(mover, lib.HVD_ALLREDUCE, *call, tensors, in_place)
 
 
-# again(tensor, call, in_place) repeats an allreduce that note() has recorded, without a gradient,
-# and returns the result; None: note() has not recorded this call. call: the arguments of note().
+# again(tensor, call, in_place) repeats an allreduce that note() has recorded, and returns the
+# result, which has no gradient; None: note() has not recorded this call. call: as for note().
 again = _prepared.again_tensor
 _prepared.setup(
     {"tensor_type": torch.Tensor, "strided": torch.strided, "empty_like": torch.empty_like}
@@ -171,7 +171,7 @@ def _start(mover, kind, names, ins, outs, details, tensors, in_place=False) -> H
     else:
         memories = list(map(memory_of, ins)), list(map(memory_of, outs))
         started = Started(kind, names, *memories, details)
-    if in_place:  # here and at the end, because the script may use the tensors in between
+    if in_place:  # counts a write now, too, because the script may use the tensors before the end
         written(tensors)
 
     def finish() -> List[torch.Tensor]:

@@ -63,7 +63,7 @@ class Gradients(GradientReducer):
         # digest of the states that this rank has loaded: ranks compare it in this step (_states),
         # or in the next step (_loaded)
         self._loaded = self._states = 0
-        # what compression has left out of gradients without a bucket
+        # the part of each gradient that compression has not sent, until a bucket takes this part
         self._left_out: Dict[str, torch.Tensor] = {}
         self.add(named)
         alive.gradients.add(self)
@@ -190,7 +190,7 @@ class Gradients(GradientReducer):
             self._refuse(param)
 
     def _wait_for(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Make the hook of ``last``, whose gradient backward writes last, start the bucket.
+        """Let the hook of ``last``, which backward calls last, start the bucket's allreduce.
 
         The hook of each other parameter is the method ``append`` of a list, because a function in
         Python takes several times as long as a small gradient's share of the allreduce.

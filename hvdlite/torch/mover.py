@@ -28,8 +28,8 @@ _FAILURE = "hvdlite.failure"  # key of the store
 class Mover:
     """Moves tensors of one device among the ranks of a process set.
 
-    Calls of the group may block, for example while another rank is dead, so a thread that makes a
-    call does not hold ``_changed``.
+    A call of ``group`` may block, for example while another rank is dead, so the thread that makes
+    the call does not hold the lock ``_changed``.
 
     :param group: a backend of ``torch.distributed`` for these ranks.
     :param store: a store of these ranks, in which a rank tells the others that its call failed.
@@ -40,15 +40,15 @@ class Mover:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         # held by the thread that makes the group's calls; guards _turn
         self._calls = threading.RLock()
-        self._turn = 1  # the turn of the next move
+        self._turn = 1  # number of the next transfer in the order that all ranks follow
         self._changed = threading.Condition(threading.RLock())  # guards the fields below
-        self._waiting: List[Move] = []  # moves on which the ranks have not agreed yet
+        self._waiting: List[Move] = []  # tensors that some rank has not submitted yet
         self._agreed: Dict[int, Move] = {}  # agreed moves, by turn
         self._moving: List[Move] = []  # moves in progress; keeps their memory alive
         self.failed: Optional[BaseException] = None
         self._closed = threading.Event()
-        # Threads, because NCCL's abort may wait for a call that blocks, and the store for a host
-        # that is lost. Started now, because no thread can start while Python ends.
+        # Two threads, because NCCL's abort may wait for a blocked call, and the store may wait for
+        # a lost host. They start now, because no thread can start while Python ends.
         self._threads = [_started(self._abort), _started(self._watch_store)]
 
     def run(self) -> None:
@@ -58,9 +58,9 @@ class Mover:
     def try_out(self) -> str:
         """Sum a number over the ranks; return the text of the group's error, or "".
 
-        NCCL makes its communicator in the first call, and may refuse GPUs that hvdlite accepts. If
-        another rank is dead, NCCL fails on another rank, or a firewall drops NCCL's messages, the
-        call may block for ever, and no abort ends it. So a separate thread makes the call.
+        NCCL makes its communicator in the first call, and may refuse GPUs that hvdlite accepts. The
+        call may block forever, and no abort ends it, if another rank is dead, or NCCL fails there,
+        or a firewall drops NCCL's messages. So a separate thread makes the call.
 
         :raises hvdlite.HvdliteError: the job has failed.
         """
@@ -97,9 +97,9 @@ class Mover:
         return Delegated(self, started, moves)
 
     def launch(self) -> None:
-        """Begin the moves on which the ranks have agreed, in the order of turns.
+        """Start to move the tensors that all ranks have submitted, in the same order on each rank.
 
-        While another thread makes a call, do nothing, because that call may block for ever.
+        While another thread calls the group, do nothing, because its call may block forever.
         """
         if not self._calls.acquire(timeout=1e-3):
             return
@@ -117,7 +117,7 @@ class Mover:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
                 turn = lib.hvd_turn(move.handle)
-                if turn:  # turn 0 means an error, which finish() raises
+                if turn:  # 0: the ranks disagree on the tensor, and finish() raises the error
                     self._agreed[turn] = move
             first = self._agreed.get(self._turn)
             turns = range(self._turn, lib.hvd_last_turn(first.handle) + 1) if first else ()
@@ -217,7 +217,7 @@ class Mover:
                 return self.failed
             time.sleep(1e-2)
         rank, text = topology.rank(), error_text(error)
-        if batch[0].handle is not None:  # otherwise the move is that of try_out()
+        if batch[0].handle is not None:  # otherwise try_out() has made this call
             more = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
             text = (
                 f"tensor '{batch[0].name}'{more}: rank {rank} could not move these "
@@ -227,7 +227,7 @@ class Mover:
             )
         try:
             self._store.compare_set(_FAILURE, "", json.dumps([rank, text]))
-            self._look_into_store()  # raises the error of another rank that has told it earlier
+            self._look_into_store()  # raises the error that another rank has stored earlier
         except HvdliteError as found:
             return found
         except Exception:  # the rank that serves the store has ended
@@ -287,13 +287,13 @@ def _started(function: Callable, *args) -> threading.Thread:
 
 
 class Delegated:
-    """Several collectives that a mover has started together, with the methods of ``Started``."""
+    """Several collectives of a :class:`Mover`, started together; has the methods of ``Started``."""
 
     def __init__(self, mover: Mover, started: Started, moves: List[Move]) -> None:
         self._mover, self._started, self._moves = mover, started, moves
 
     def done(self, seconds: float = 0) -> bool:
-        """Return True if all have ended; wait for the other ranks at most ``seconds``."""
+        """Return True if all collectives have ended; wait for other ranks at most ``seconds``."""
         if not (self._mover.failed or self._started.done(seconds)):
             return False
         self._mover.launch()
@@ -301,7 +301,7 @@ class Delegated:
         return ended or self._mover.failed is not None
 
     def finish(self) -> List[Tuple[torch.Tensor, Any]]:
-        """Wait until all have ended; return each result with its ``rows``.
+        """Wait until all collectives have ended; return each result with its ``rows``.
 
         :raises hvdlite.HvdliteError: ranks disagree, a rank is dead, or NCCL has failed on a rank.
         """

@@ -34,7 +34,7 @@ class Move:
         self.error: Optional[BaseException] = None
 
     def is_agreed(self) -> bool:
-        """Return True if the ranks have agreed, or have found an error."""
+        """Return True if all ranks have submitted the tensor, or have found an error."""
         return bool(lib.hvd_finish(self.handle, 0, ffi.NULL))
 
     def has_ended(self) -> bool:

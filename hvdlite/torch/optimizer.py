@@ -161,10 +161,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Call the optimizer's zero_grad, and forget averages that no step has used."""
         drops = self._synchronized
         if not (self._gradients and self._gradients.written):
-            self._synchronized = self._asked = False  # GradScaler has skipped the step
+            self._synchronized = self._asked = False  # because GradScaler skipped step()
         elif not self._gradients.due:
-            self._gradients.restart()  # drops the passes so far
-        # if a step is due, zero_grad() averages the gradients first, as it reads param_groups
+            self._gradients.restart()  # forgets the backward passes since the last step
+        # zero_grad() reads param_groups; if a step is due, this averages the gradients first
         super().zero_grad(set_to_none)
         if isinstance(self._gradients, Gradients) and (drops or self._synchronized):
             self._gradients.changes.dropped = True
@@ -210,15 +210,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._skipping = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backwards in a step. Call it on every rank, between steps."""
+        """Change the number of backward passes in a step. Call it on every rank, between steps."""
         self.backward_passes_per_step = check_passes(passes)
-        if isinstance(self._gradients, Gradients):  # Adasum's Deltas take any number of backwards
+        if isinstance(self._gradients, Gradients):  # Adasum allows any number of backward passes
             self._gradients.changes.passes = passes
             self._gradients.restart()
 
     def add_param_group(self, param_group: dict) -> None:
         """Add a group of parameters without names. Call it on every rank."""
-        self._adding = True  # PyTorch reads param_groups, which would average without the new group
+        self._adding = True  # so that PyTorch's read of param_groups averages no gradients
         try:
             super().add_param_group(param_group)
         finally:
@@ -266,7 +266,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 class _AdasumOptimizer(DistributedOptimizer):
-    """Like Horovod's, combines the changes that each rank's step makes (Maleki et al., "Scaling
+    """Combines the changes that each rank's step makes, as Horovod does (Maleki et al., "Scaling
     Distributed Training with Adaptive Summation", 2020)."""
 
     def step(self, closure: Optional[Callable] = None):
@@ -279,7 +279,7 @@ class _AdasumOptimizer(DistributedOptimizer):
     vars(step)["hooked"] = True
 
     def skip_synchronize(self):
-        """Raise, because there is nothing to skip."""
+        """Raise ValueError, because Adasum averages no gradients before a step."""
         raise ValueError(
             "skip_synchronize() does not work with op=Adasum, because Adasum synchronizes only "
             "after the step: call step() without it"

@@ -145,7 +145,7 @@ def _mapped(value: Any, function) -> Any:
 
 
 def _broadcast(tensors, root_rank: int, owner: str, process_set: ProcessSet) -> None:
-    alike: Dict[str, List[torch.Tensor]] = {}  # one call for each type of device
+    alike: Dict[str, List[torch.Tensor]] = {}  # by type of device: a call moves one type
     for tensor in tensors:
         alike.setdefault(tensor.device.type, []).append(tensor)
     for number, (kind, some) in enumerate(alike.items()):

@@ -71,7 +71,7 @@ def written(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _takes_several() -> bool:
-    """Return False for an old PyTorch, whose function takes one tensor instead of several."""
+    """Return False for an old PyTorch, whose _increment_version() takes only one tensor."""
     try:
         torch._C._increment_version(())
     except (RuntimeError, TypeError):
@@ -119,7 +119,7 @@ def empty_shared(shape, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
 
     In-place collectives, such as ``allreduce_``, copy nothing if every rank gives this tensor, or
     the same part of it. The memory is freed with the last tensor that uses it. If ranks share no
-    memory (one rank on each host; a later job), the tensor is an ordinary tensor.
+    memory, because each host has one rank or a new job has begun, the tensor is an ordinary tensor.
 
     :param shape: as for ``torch.empty``, like ``dtype``; the same on every rank.
     :raises hvdlite.HvdliteError: shape or dtype differ between ranks.

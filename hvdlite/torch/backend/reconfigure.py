@@ -47,10 +47,10 @@ class Reconfigure:
     def __call__(
         self, uuid: int, handles: Collection[str], seconds: float
     ) -> Tuple[int, int, str, dist.Store]:
-        """Join the job of these handles; return rank, size, the group's name, and its store.
+        """Join the job of the processes with these handles; return rank, size, group and store.
 
         :param handles: the handles of all ranks: a list in rank order, or a set, which is sorted.
-        :raises HvdliteError: this process's handle is missing, or the uuid was used before, or a
+        :raises HvdliteError: this process's handle is missing, or ``uuid`` was used before, or a
             rank did not join within ``seconds``.
         """
         ordered = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
