@@ -20,8 +20,11 @@ CSRC = Path(__file__).parent / "csrc"
 # not imported, because an import of the package changes how this process ends
 _rows = runpy.run_path(str(CSRC.parent / "core/headers.py"))["rows"]
 # lower layers first
-HEADERS = ("base/error.h", "base/types.h", "hvd.h", "shm/flight.h", "mxnet/push.h")
-HEADERS_OF_MPI = ("base/error.h", "base/types.h", "transport/transports.h")
+HEADERS = (
+    *("base/error.h", "base/types.h", "hvd.h"),
+    *("transport/transports.h", "shm/flight.h", "mxnet/push.h"),
+)
+HEADERS_OF_MPI = ("base/error.h", "base/types.h", "transport/transport_mpi.h")
 HEADERS_OF_JAX = ("functions.h", "../jax/library.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h

@@ -53,10 +53,12 @@ from jobs import report
 from hvdlite.core.native import ffi, lib, new_error
 lowest, no_file = ffi.new("int[1]", [0]), ffi.new("int[1]", [-1])
 sockets = ffi.new("hvd_sockets *", [0, 1, lowest, no_file, no_file])
+alone, opener = ffi.new("hvd_socket_group *", (1, 1)), ffi.addressof(lib, "transport_tcp_open")
+job, pair = (ffi.new("hvd_transport *", (opener, where)) for where in (sockets, alone))
 group, error = ffi.new("int *"), new_error()
 for life in range(200):
-    assert lib.hvd_init_sockets(sockets, error) == lib.HVD_OK, ffi.string(error.text)
-    assert lib.hvd_group_open_among(lowest, 1, 1, group, error) == lib.HVD_OK
+    assert lib.hvd_init(job, error) == lib.HVD_OK, ffi.string(error.text)
+    assert lib.hvd_group_open(pair, lowest, group, error) == lib.HVD_OK
     lib.hvd_leave(lib.HVD_ALL_GROUPS, b"done")
     while not lib.hvd_wait_end(lib.HVD_ALL_GROUPS, 0.1): pass
     meet = threading.Barrier(2)

@@ -18,7 +18,7 @@ from hvdlite.core.listening import networks
 class Mesh(NamedTuple):
     """The connections, by rank; the first three fields are the arrays of C's ``hvd_sockets``.
 
-    This process owns the descriptors.
+    The mesh owns the descriptors.
     """
 
     lowest: List[int]  # for each rank, the lowest rank of the same host
@@ -51,16 +51,15 @@ def connect(exchange: Exchange, patience: float = math.inf) -> Mesh:
 
 
 def close(mesh: Mesh) -> None:
-    """Close the descriptors, in a process whose C library does not close them."""
     for descriptor in [*mesh.data, *mesh.messages, *mesh.watch]:
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def doubles(mesh: Mesh) -> Dict[int, List[socket.socket]]:
-    """Return duplicates of the streams, by rank: shutdown() of these ends waits on the streams."""
+def streams(mesh: Mesh) -> Dict[int, List[socket.socket]]:
+    """Return the streams for the C library, by rank. They own their descriptors from now on."""
     return {
-        rank: [socket.socket(fileno=os.dup(stream)) for stream in streams if stream >= 0]
+        rank: [socket.socket(fileno=stream) for stream in streams if stream >= 0]
         for rank, streams in enumerate(zip(mesh.data, mesh.messages))
     }
 

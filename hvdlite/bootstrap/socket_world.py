@@ -49,33 +49,32 @@ class SocketWorld(World):
         self._patience = patience
         self.watch: Optional[HostWatch] = None
         self._opened = 0
-        # Duplicates of the streams. hvd_lose_host blocks until hvd_init_sockets has returned, so
-        # _lose() first shuts these duplicates down, which ends the waits for a lost host.
+        # The streams, until hvd_init returns and the C library has duplicates. hvd_lose_host blocks
+        # until then, so _lose() first shuts these streams down, which ends the waits for a lost host.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
         _present.world = self
         self._mesh = mesh.connect(self._exchange, self._patience)
-        self._joining = mesh.doubles(self._mesh)
+        self._joining = mesh.streams(self._mesh)
         self.watch = HostWatch(self.rank, self._mesh, self._lose)
-        self._mesh = self._mesh._replace(watch=[])
         arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
+        self._mesh = self._mesh._replace(data=[], messages=[], watch=[])
+        sockets = ffi.new("hvd_sockets *", [self.rank, self.size, *arrays])
         try:
-            call(lib.hvd_init_sockets, ffi.new("hvd_sockets *", [self.rank, self.size, *arrays]))
+            call(lib.hvd_init, _transport(sockets))
         finally:
-            # the C library now owns these descriptors and closes them, also in a child
-            self._mesh = self._mesh._replace(data=[], messages=[])
-            self._close_doubles()
+            self._close_joining()
 
     def _lose(self, host: str, ranks: Set[int]) -> None:
         for rank in ranks:
             for stream in self._joining.get(rank, ()):
                 with contextlib.suppress(OSError):  # the stream is shut down already
                     stream.shutdown(socket.SHUT_RDWR)
-        lib.hvd_lose_host(host.encode())  # blocks until hvd_init_sockets has returned
+        lib.hvd_lose_host(host.encode())  # blocks until hvd_init has returned
         self._exchange.lose(ranks)
 
-    def _close_doubles(self) -> None:
+    def _close_joining(self) -> None:
         joining, self._joining = self._joining, {}
         for stream in itertools.chain(*joining.values()):
             stream.close()
@@ -145,13 +144,18 @@ class SocketWorld(World):
         """In a forked child: close all connections, so that none outlives the parent."""
         if self._mesh is not None:
             mesh.close(self._mesh)
-        self._close_doubles()
+        self._close_joining()
         self.leave(False)
 
 
+def _transport(where: Any) -> Any:
+    """Return a C ``hvd_transport *``. The caller keeps ``where`` alive."""
+    return ffi.new("hvd_transport *", (ffi.addressof(lib, "transport_tcp_open"), where))
+
+
 def _open_group(ranks: List[int], number: int) -> int:
-    group = ffi.new("int *")
-    call(lib.hvd_group_open_among, ranks, len(ranks), number, group)
+    group, where = ffi.new("int *"), ffi.new("hvd_socket_group *", (len(ranks), number))
+    call(lib.hvd_group_open, _transport(where), ranks, group)
     return group[0]
 
 

@@ -76,12 +76,8 @@ typedef struct hvd_tensor {
 /* A tensor under way. */
 typedef struct hvd_handle hvd_handle;
 
-/* Joins the job. Collective over the communicator. Reads HVDLITE_* and HOROVOD_*. */
-int hvd_init(const hvd_by_mpi *mpi, hvd_error *err);
-
-/* Joins a job over sockets, without MPI. hvdlite owns the sockets from now on, even if the call
- * fails. */
-int hvd_init_sockets(const hvd_sockets *sockets, hvd_error *err);
+/* Joins the job. Collective over its ranks. Reads HVDLITE_* and HOROVOD_*. */
+int hvd_init(const hvd_transport *transport, hvd_error *err);
 
 /* 1 between hvd_init and hvd_close, else 0. */
 int hvd_is_initialized(void);
@@ -149,7 +145,7 @@ void hvd_drop(hvd_handle *handle);
 
 /* This rank's work since hvd_init, in all groups. Bytes count tensors, not negotiation. */
 typedef struct hvd_stats {
-    uint64_t bytes_sent_network; /* sent to other ranks by MPI or sockets */
+    uint64_t bytes_sent_network; /* sent to other ranks by the transport */
     uint64_t bytes_sent_window;  /* written to shared memory for other ranks of this host */
     /* numbers of tensors and batches that finished without an error; fused tensors are one batch */
     uint64_t tensors, batches;
@@ -220,13 +216,10 @@ void hvd_stacks_install(int number, int file);
 int hvd_timeline_start(const char *path, int mark_cycles, hvd_error *err);
 int hvd_timeline_stop(hvd_error *err);
 
-/* Opens a group, a set of ranks of the job with its own numbering. Collective over the communicator
- * in *mpi. `ranks`: the members' ranks in the job, for error texts. *group: the group's number in
- * this process. MPI must allow calls from several threads. */
-int hvd_group_open(const hvd_by_mpi *mpi, const int *ranks, int *group, hvd_error *err);
-/* Opens a group in a job over sockets; only the group's ranks call it. `ranks` are in the group's
- * order. number: > 0, equal on all these ranks, and not used before in this job. */
-int hvd_group_open_among(const int *ranks, int size, int number, int *group, hvd_error *err);
+/* Opens a group, a set of ranks of the job with its own numbering. Collective over the group's
+ * ranks. `ranks`: the members' ranks in the job, in the group's order. *group: the group's number
+ * in this process. */
+int hvd_group_open(const hvd_transport *transport, const int *ranks, int *group, hvd_error *err);
 /* End a group, or the job with all its groups, in three steps: hvd_leave tells the other ranks that
  * this rank submits nothing more, and the reason. hvd_wait_end waits until every rank has left
  * (returns 1) or `seconds` have passed (returns 0). hvd_group_close and hvd_close free

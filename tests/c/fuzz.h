@@ -251,9 +251,9 @@ static inline bool fuzz_streams_open(struct fuzz_streams *s) {
         s->ends[stream] = pair[1];
         own[stream][1] = pair[0];
     }
-    if (net_open(&s->net, &CHANNELS, 0, 2, own[STREAM_DATA], own[STREAM_MESSAGES], &err))
-        return false;
-    return !channel_open(&s->channel, s->net, 0, owner, &err);
+    int code = net_open(&s->net, &CHANNELS, 0, 2, own[STREAM_DATA], own[STREAM_MESSAGES], &err);
+    for (int stream = 0; stream < STREAMS; stream++) close(own[stream][1]);
+    return !code && !channel_open(&s->channel, s->net, 0, owner, &err);
 }
 
 /* Posts a receive into a buffer of exactly `size` bytes. */

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "traffic.h"
-#include "transport/transports.h"
+#include "transport/transport_mpi.h"
 
 #include <mpi.h>
 

@@ -75,6 +75,7 @@ static inline void ranks_run_by(int buffer, int size, struct local_hub *hub, ran
     if (buffer >= 0) ranks.sockets = sockets_connect(&sockets, size, buffer);
     for (int i = 0; i < size; i++) of[i] = (struct rank_thread){&ranks, i, run, shared};
     threads_run(size, rank_thread_run, of, sizeof *of);
+    if (ranks.sockets) sockets_close(ranks.sockets);
     pthread_barrier_destroy(&ranks.barrier);
     local_hub_free(ranks.hub);
 }

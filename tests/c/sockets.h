@@ -58,6 +58,13 @@ static inline struct sockets *sockets_connect(struct sockets *s, int size, int b
     return s;
 }
 
+/* Transports use duplicates of the sockets. */
+static inline void sockets_close(const struct sockets *s) {
+    for (int a = 0; a < s->size; a++)
+        for (int b = 0; b < s->size; b++)
+            if (a != b) close(s->data[a][b]), close(s->messages[a][b]);
+}
+
 /* Opens a rank's transport. hosts: by rank, a number that is equal for the ranks of one host. */
 static inline int sockets_transport(struct sockets *s, int rank, const int *hosts, bool window,
                                     struct transport **t, hvd_error *err) {
@@ -66,12 +73,11 @@ static inline int sockets_transport(struct sockets *s, int rank, const int *host
     return transport_tcp_open(t, &own, NULL, NULL, &config, err);
 }
 
-/* Opens the transport of a group; see transport_tcp_open_among. */
+/* Opens the transport of a group; see hvd_socket_group. */
 static inline int sockets_group(struct transport **out, struct transport *job, const int *ranks,
                                 int size, int number, bool window, hvd_error *err) {
     struct transport_config config = {.window = window};
-    return transport_tcp_open_among(out, &(struct tcp_group){size, number}, job, ranks, &config,
-                                    err);
+    return transport_tcp_open(out, &(hvd_socket_group){size, number}, job, ranks, &config, err);
 }
 
 #endif

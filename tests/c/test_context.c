@@ -4,6 +4,7 @@
 #include "base/os.h"
 #include "hvd.h"
 #include "job/context.h"
+#include "transport/transports.h"
 
 #include <sys/wait.h>
 
@@ -45,10 +46,13 @@ static void *write_or_read(void *arg) {
     return arg;
 }
 
-static void start_job_of_one_rank(void) {
+static int open_job_of_one_rank(void) {
     int lowest = 0, none = -1;
-    OK(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR));
+    hvd_sockets alone = {0, 1, &lowest, &none, &none};
+    return hvd_init(&(hvd_transport){transport_tcp_open, &alone}, ERR);
 }
+
+static void start_job_of_one_rank(void) { OK(open_job_of_one_rank()); }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static atomic_bool refuses;
@@ -61,9 +65,8 @@ void *realloc(void *old, size_t bytes) {
 }
 
 TEST(test_a_start_without_memory_for_the_groups_returns_an_error) {
-    int lowest = 0, none = -1;
     atomic_store(&refuses, true);
-    FAILS(hvd_init_sockets(&(hvd_sockets){0, 1, &lowest, &none, &none}, ERR), HVD_NO_MEMORY);
+    FAILS(open_job_of_one_rank(), HVD_NO_MEMORY);
     atomic_store(&refuses, false);
     CHECK_HAS(ERR->text, "no memory for another group of ranks");
     start_job_of_one_rank();

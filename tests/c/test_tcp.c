@@ -38,6 +38,7 @@ static void open_ends(struct ends *e, int buffer) {
     sockets_connect(&s, 2, buffer);
     for (int i = 0; i < 2; i++)
         OK(net_open(&e->net[i], &CHANNELS, i, 2, s.data[i], s.messages[i], ERR));
+    sockets_close(&s);
     open_both(e, e->channel, 0);
 }
 

@@ -134,7 +134,7 @@ _library = _load(mpi.version())
 
 
 def by_mpi(comm: Any) -> Any:
-    """Return a C ``hvd_by_mpi *`` for a communicator. The caller keeps the communicator alive."""
+    """Return a C ``hvd_transport *``. The caller keeps the communicator alive."""
     address = _library.ffi.addressof(_library.lib, "transport_mpi_open")
     open_by_mpi = ffi.cast("transport_opener *", int(_library.ffi.cast("uintptr_t", address)))
-    return ffi.new("hvd_by_mpi *", (open_by_mpi, ffi.cast("void *", mpi.address_of(comm))))
+    return ffi.new("hvd_transport *", (open_by_mpi, ffi.cast("void *", mpi.address_of(comm))))

@@ -125,16 +125,6 @@ typedef struct hvd_topology {
     int cross_rank, cross_size; /* among the ranks with this local rank, one per host */
 } hvd_topology;
 
-/* Connected stream sockets to the other ranks of a job that does not use MPI. */
-typedef struct hvd_sockets {
-    int rank, size;
-    const int *lowest; /* by rank: the lowest rank of the same host */
-    const int *data;   /* by rank: descriptor of the stream for data; -1 at index `rank` */
-    /* by rank: descriptor of the stream for negotiation messages; if this stream ends without a
-     * farewell message, the other rank has died */
-    const int *messages;
-} hvd_sockets;
-
 /* Opens the transport of all ranks of the job (job and job_ranks NULL), or of a group. For a group,
  * `job` is the transport of all ranks, which is closed last, and job_ranks[rank] is the rank's
  * number in the job. Collective. where: what the ranks need to connect, in the transport's type. */
@@ -144,11 +134,11 @@ typedef int transport_opener(struct transport **out, const void *where, struct t
                              const int *job_ranks, const struct transport_config *config,
                              hvd_error *err);
 
-/* Ranks that MPI connects. */
-typedef struct hvd_by_mpi {
-    transport_opener *open; /* transport_mpi_open of the library for this MPI (transports.h) */
-    const void *comm;       /* address of the MPI_Comm of these ranks */
-} hvd_by_mpi;
+/* How the ranks of a job or group connect to each other. */
+typedef struct hvd_transport {
+    transport_opener *open;
+    const void *where;
+} hvd_transport;
 /* cdef end */
 
 /* Maximum bytes that a rank reads from the other ranks of its host on the fast path (collectives

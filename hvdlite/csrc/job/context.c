@@ -133,7 +133,7 @@ static void give_up(const hvd_error *cause) {
     context_leave();
 }
 
-int context_open(struct bootstrap *bootstrap, hvd_error *err) {
+int hvd_init(const hvd_transport *transport, hvd_error *err) {
     write_lock();
     int code =
         process.current ? error_set(err, HVD_INVALID, "hvdlite is initialized already") : HVD_OK;
@@ -141,7 +141,7 @@ int context_open(struct bootstrap *bootstrap, hvd_error *err) {
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = watch_forks(err);
     if (!code) c->job.config.give_up = give_up;
-    if (!code) code = job_open(&c->job, bootstrap, err);
+    if (!code) code = job_open(&c->job, transport, err);
     if (!code) {
         process.current = c;
         process.jobs++;

@@ -24,8 +24,6 @@ uint64_t context_job_number(void);
 int context_why_failed(hvd_error *err);
 
 /* ---- these functions wait until each thread that has called context_enter leaves ---- */
-/* Opens the job. Collective. */
-int context_open(struct bootstrap *bootstrap, hvd_error *err);
 /* Keeps the job's memory until context_release, even if another thread closes the job. */
 int context_hold(struct job **out, hvd_error *err);
 void context_release(struct job *held);

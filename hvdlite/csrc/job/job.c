@@ -97,18 +97,17 @@ static int start_group(const struct job *j, struct group *g, const int *job_rank
 }
 
 /* Opens the group's transport. job_ranks NULL: the group has all ranks of the job. */
-static int open_transport(const struct job *j, struct group *g, struct bootstrap *bootstrap,
+static int open_transport(const struct job *j, struct group *g, const hvd_transport *transport,
                           const int *job_ranks, hvd_error *err) {
     const struct options *o = &j->config.options;
     struct transport_config config = {o->window, o->nudge, o->data_timeout};
-    bootstrap->taken = true;
-    return bootstrap->open(&g->transport, bootstrap->where, j->world, job_ranks, &config, err);
+    return transport->open(&g->transport, transport->where, j->world, job_ranks, &config, err);
 }
 
-int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
+int job_make_group(const struct job *j, const hvd_transport *transport, const int *job_ranks,
                    struct group **out, hvd_error *err) {
     struct group opened = {0};
-    HVD_TRY(open_transport(j, &opened, bootstrap, job_ranks, err));
+    HVD_TRY(open_transport(j, &opened, transport, job_ranks, err));
     struct group *g = group_new(err); /* if it fails, closing the transport tells other ranks */
     if (!g) return transport_close(opened.transport, false), err->code;
     *g = opened;
@@ -240,9 +239,9 @@ static void open_helpers(struct job *j, const struct transport *t) {
 
 /* Opens the transport even if reading the environment failed on this rank (`code`, *err), because
  * all ranks learn of the failure through the transport. */
-static int open_world(struct job *j, struct group *world, struct bootstrap *bootstrap, int code,
+static int open_world(struct job *j, struct group *world, const hvd_transport *transport, int code,
                       hvd_error *err) {
-    HVD_TRY(open_transport(j, world, bootstrap, NULL, err));
+    HVD_TRY(open_transport(j, world, transport, NULL, err));
     j->world = world->transport;
     j->config.log.rank = world->transport->at.rank;
     j->config.log.size = world->transport->at.size;
@@ -274,7 +273,7 @@ static void open_flight(struct job *j) {
     j->config.stats = &j->flight->memory->stats;
 }
 
-int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
+int job_open(struct job *j, const hvd_transport *transport, hvd_error *err) {
     *j = (struct job){.config = {.options = OPTIONS_DEFAULT, .give_up = j->config.give_up}};
     int id, code = options_read(&j->config.options, err);
     timeline_init(&j->timeline);
@@ -287,7 +286,7 @@ int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err) {
      * thread could wait for this thread's lock (give_up), while this thread waits for its end. */
     if (!code) code = job_add(j, world, &id, err);
     bool added = !code;
-    code = open_world(j, world, bootstrap, code, err);
+    code = open_world(j, world, transport, code, err);
     if (!added) group_close(world);
     return code;
 }

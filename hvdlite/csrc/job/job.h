@@ -8,16 +8,9 @@
 
 #include "engine/engine.h"
 #include "hvd.h"
-#include "transport/transports.h"
+#include "transport/transport.h"
 
 #include <stdatomic.h>
-
-/* How the ranks of a job or group connect to each other. */
-struct bootstrap {
-    transport_opener *open;
-    const void *where;
-    bool taken; /* true: `open` was called; what `where` owns belongs to the transport */
-};
 
 struct group {
     struct transport *transport;
@@ -43,7 +36,7 @@ struct job {
 
 /* Collective. Reads the environment into j->config. The caller sets j->config.give_up before.
  * job_close accepts a zeroed job. */
-int job_open(struct job *j, struct bootstrap *bootstrap, hvd_error *err);
+int job_open(struct job *j, const hvd_transport *transport, hvd_error *err);
 void job_close(struct job *j);
 
 /* Starts this rank's timeline file. {rank} in `path` becomes the rank's number; without {rank} only
@@ -55,7 +48,7 @@ struct group *job_group(const struct job *j, int id);
 
 /* job_make_group makes a group. All ranks of the group call it, without a lock. `job_ranks`: the
  * ranks' numbers in the job. job_add then adds the group to the job and returns the group's id. */
-int job_make_group(const struct job *j, struct bootstrap *bootstrap, const int *job_ranks,
+int job_make_group(const struct job *j, const hvd_transport *transport, const int *job_ranks,
                    struct group **out, hvd_error *err);
 int job_add(struct job *j, struct group *g, int *id, hvd_error *err);
 /* removes a group and returns it; the caller owns it. NULL: no such group */

@@ -1,8 +1,10 @@
+#define _POSIX_C_SOURCE 200809L /* for F_DUPFD_CLOEXEC */
 #include "transport/net.h"
 
 #include "base/os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -157,13 +159,14 @@ bool net_sends(const struct net *n) {
 
 /* ---- opening and closing ---- */
 
-static void watch_socket(struct net *n, int rank, enum stream stream, int file, hvd_error *err) {
+static void watch_socket(struct net *n, int rank, enum stream stream, int given, hvd_error *err) {
+    int file = fcntl(given, F_DUPFD_CLOEXEC, 0);
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                             .data.u64 = (uint64_t)rank * STREAMS + stream};
     link_open(&n->peers[rank].links[stream], file);
-    if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
+    if (file < 0 || epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
         error_set(err, HVD_INVALID, "the socket to rank %d (descriptor %d) can't be used: %s", rank,
-                  file, strerror(errno));
+                  given, strerror(errno));
 }
 
 static int watch_sockets(struct net *n, const int *data, const int *messages, hvd_error *err) {
@@ -178,13 +181,13 @@ static int watch_sockets(struct net *n, const int *data, const int *messages, hv
     return why.code;
 }
 
-void net_close_files(int rank, int size, const int *files) {
-    for (int r = 0; r < size; r++)
-        if (r != rank && files[r] >= 0) close(files[r]);
-}
-
 int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
              const int *messages, hvd_error *err) {
+    if (size <= 0 || rank < 0 || rank >= size)
+        return error_set(
+            err, HVD_INVALID,
+            "rank %d of %d ranks: expected a rank from 0 to the number of ranks minus 1", rank,
+            size);
     struct net *n = calloc(1, sizeof *n);
     struct peer *peers = calloc((size_t)size, sizeof *peers);
     int epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -192,8 +195,6 @@ int net_open(struct net **out, const struct net_reader *reader, int rank, int si
         free(n);
         free(peers);
         if (epoll >= 0) close(epoll);
-        net_close_files(rank, size, data);
-        net_close_files(rank, size, messages);
         return error_set(err, HVD_NO_MEMORY, "no memory or file descriptors for %d ranks", size);
     }
     *n = (struct net){.reader = reader, .rank = rank, .size = size, .peers = peers, .epoll = epoll};

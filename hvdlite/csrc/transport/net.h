@@ -59,11 +59,10 @@ struct net {
     int nopen;                /* number of open channels */
 };
 
-/* Takes arrays of `size` connected sockets, with -1 at index `rank`. The net owns the sockets from
- * now on, even if net_open fails. */
+/* Gets arrays of `size` connected sockets, with -1 at index `rank`. The net uses duplicates of the
+ * sockets, so the caller may close the sockets after the call. */
 int net_open(struct net **out, const struct net_reader *reader, int rank, int size, const int *data,
              const int *messages, hvd_error *err);
-void net_close_files(int rank, int size, const int *files);
 /* clean: sends a farewell; without it the other ranks consider this rank dead. All channels must be
  * closed. */
 void net_close(struct net *n, bool clean);

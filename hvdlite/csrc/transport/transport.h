@@ -1,4 +1,5 @@
-/* The transport moves bytes from rank to rank. transports.h declares the three implementations.
+/* The transport moves bytes from rank to rank. transports.h and transport_mpi.h have the functions
+ * that open transports.
  *
  * There are two kinds of traffic. Transfers move data, through a comm (comm.h). Messages carry the
  * negotiation and are copied. Only the thread that steps the engine calls these functions, except

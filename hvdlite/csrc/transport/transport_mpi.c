@@ -1,5 +1,4 @@
-/* The transport over MPI: the only C file that calls MPI. */
-#include "transport/transports.h"
+#include "transport/transport_mpi.h"
 
 #include "base/os.h"
 #include "transport/on_host.h"

@@ -315,26 +315,8 @@ static struct tcp_transport *new_transport(struct net *n, struct transport *job,
     return m;
 }
 
-int transport_tcp_open(struct transport **out, const void *sockets, struct transport *job,
-                       const int *job_ranks, const struct transport_config *config,
-                       hvd_error *err) {
-    const hvd_sockets *s = sockets;
-    struct net *n = NULL;
-    (void)job_ranks; /* NULL: opens the transport of a job, not of a group in a job */
-    HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
-    struct tcp_transport *m = new_transport(n, job, s->size, err);
-    if (!m) return net_close(n, false), err->code;
-    m->transport.patience.timeout = config->timeout;
-    int code = open_all(m, NULL, s->lowest, 0, config, err);
-    *out = code ? NULL : &m->transport;
-    if (code) tcp_close(&m->transport, false);
-    return code;
-}
-
-int transport_tcp_open_among(struct transport **out, const void *group, struct transport *job,
-                             const int *ranks, const struct transport_config *config,
-                             hvd_error *err) {
-    const struct tcp_group *g = group;
+static int open_group(struct transport **out, const hvd_socket_group *g, struct transport *job,
+                      const int *ranks, const struct transport_config *config, hvd_error *err) {
     if (job->ops != &TCP_OPS || g->number <= 0 || g->size <= 0)
         return error_set(err, HVD_INVALID,
                          "group number %d with %d ranks: expected both above 0, in a job over TCP",
@@ -346,5 +328,21 @@ int transport_tcp_open_among(struct transport **out, const void *group, struct t
     if (code == HVD_NO_MEMORY && !(m && m->channel)) /* otherwise tcp_close tells the ranks */
         channel_over(net, (uint32_t)g->number, ranks, g->size);
     if (code && m) tcp_close(&m->transport, false);
+    return code;
+}
+
+int transport_tcp_open(struct transport **out, const void *where, struct transport *job,
+                       const int *job_ranks, const struct transport_config *config,
+                       hvd_error *err) {
+    if (job) return open_group(out, where, job, job_ranks, config, err);
+    const hvd_sockets *s = where;
+    struct net *n = NULL;
+    HVD_TRY(net_open(&n, &CHANNELS, s->rank, s->size, s->data, s->messages, err));
+    struct tcp_transport *m = new_transport(n, NULL, s->size, err);
+    if (!m) return net_close(n, false), err->code;
+    m->transport.patience.timeout = config->timeout;
+    int code = open_all(m, NULL, s->lowest, 0, config, err);
+    *out = code ? NULL : &m->transport;
+    if (code) tcp_close(&m->transport, false);
     return code;
 }

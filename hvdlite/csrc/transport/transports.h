@@ -1,5 +1,5 @@
-/* The three transports and the functions that open them. Only job/lifecycle.c knows which transport
- * a job uses.
+/* The core's transports: processes connected by streams, and the threads of C tests. A transport
+ * that needs another library has its own header, such as transport_mpi.h.
  *
  * The caller closes a transport with transport_close; a hub owns local transports. */
 #ifndef HVDLITE_TRANSPORT_TRANSPORTS_H
@@ -7,42 +7,33 @@
 
 #include "transport/transport.h"
 
-/* ---- ranks as MPI processes: transport_mpi.c, the only file that calls MPI ----
- *
- * The MPI transport is a separate library, one for each MPI, because the core is loaded without MPI
- * and gets transport_mpi_open from its caller. The core and this library each contain the code of
- * the lower layers; this is safe because these layers keep all state in a transport.
- *
- * This transport uses only standard MPI-3. It duplicates the given communicator, so its messages
- * never mix with the program's messages. MPI must be initialized with MPI_THREAD_MULTIPLE, as
- * mpi4py does; MPI_THREAD_SERIALIZED is enough if no other thread calls MPI. */
-
-/* cdef begin */
-/* where: an MPI_Comm *, the communicator of these ranks. */
-transport_opener transport_mpi_open;
-
-/* Write the name of an MPI ("Open MPI 5.0.11"): the MPI that the library was compiled for, and the
- * MPI that is loaded. Both work before MPI is initialized. */
-void transport_mpi_built_for(char *text, size_t size);
-void transport_mpi_loaded(char *text, size_t size);
-/* cdef end */
-
 /* ---- ranks as processes connected by streams: transport_tcp.c ----
  *
  * The caller provides connected stream sockets, TCP or other. If all ranks share a window, messages
  * go through mailboxes and a rank sleeps on its doorbell, as in transport_mpi. Otherwise a waiting
  * rank sleeps until it can read or write a stream. */
 
-/* Opens the job's transport. where: an hvd_sockets *; the transport owns the descriptors from now
- * on, even if the call fails. */
-transport_opener transport_tcp_open;
+/* cdef begin */
+/* Connected stream sockets to the other ranks of the job. */
+typedef struct hvd_sockets {
+    int rank, size;
+    const int *lowest; /* by rank: the lowest rank of the same host */
+    const int *data;   /* by rank: descriptor of the stream for data; -1 at index `rank` */
+    /* by rank: descriptor of the stream for negotiation messages; if this stream ends without a
+     * farewell message, the other rank has died */
+    const int *messages;
+} hvd_sockets;
 
-struct tcp_group {
+/* A group, which uses the job's streams. */
+typedef struct hvd_socket_group {
     int size;
     int number; /* > 0, equal on all ranks of the group and new in this job */
-};
-/* Opens a group's transport, which uses the job's streams. where: a struct tcp_group *. */
-transport_opener transport_tcp_open_among;
+} hvd_socket_group;
+
+/* where: for the job an hvd_sockets *, for a group an hvd_socket_group *. The transport uses
+ * duplicates of the sockets, so the caller may close the sockets after the call. */
+transport_opener transport_tcp_open;
+/* cdef end */
 
 /* ---- ranks as threads of one process, for the C tests: transport_local.c ----
  *
