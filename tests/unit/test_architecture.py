@@ -284,14 +284,15 @@ def test_the_check_finds_mutable_variables_of_c_files(code, expected, tmp_path):
     assert mutable_statics(tmp_path / "x.c") == expected
 
 
-TESTS = sorted((PACKAGE.parent / "tests").rglob("*.py"))
-C_TESTS = sorted((PACKAGE.parent / "tests" / "c").glob("*.[ch]"))
+BESIDE = [PACKAGE.parent / name for name in ("tests", "benchmarks", "tools", "examples", "docs")]
+SCRIPTS = [file for folder in BESIDE for file in folder.rglob("*.py")]
+C_BESIDE = [file for folder in BESIDE for file in folder.rglob("*.[ch]")]
 MAKEFILES = [PACKAGE.parent / name for name in ("Makefile", "benchmarks/benchmarks.mk")]
-C_FILES = [*SOURCES, *HEADERS, *BINDINGS, *PREPARED, *C_TESTS]
+C_FILES = [*SOURCES, *HEADERS, *BINDINGS, *PREPARED, *C_BESIDE]
 
 
 def test_files_are_short():
-    files = [*C_FILES, *MODULES, *TESTS, *MAKEFILES]
+    files = [*C_FILES, *MODULES, *SCRIPTS, *MAKEFILES]
     assert wrong_in(files, lambda file: text_of(file).count("\n") > MOST_LINES) == {}
 
 
@@ -305,7 +306,7 @@ def test_functions_are_short():
             lines = {start: body.count("\n") + 2 for start, body in functions}
         return {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}
 
-    assert wrong_in([*C_FILES, *MODULES, *TESTS], long) == {}
+    assert wrong_in([*C_FILES, *MODULES, *SCRIPTS], long) == {}
 
 
 def test_lines_of_c_are_short():
