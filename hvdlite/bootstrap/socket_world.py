@@ -50,7 +50,7 @@ class SocketWorld(World):
         self.watch: Optional[HostWatch] = None
         self._opened = 0
         # The streams, until hvd_init returns and the C library has duplicates. hvd_lose_host blocks
-        # until then, so _lose() first shuts these streams down, which ends the waits for a lost host.
+        # until then, so _lose() first shuts these streams down, to end waits for a lost host.
         self._joining: Dict[int, List[socket.socket]] = {}
 
     def init(self) -> None:
