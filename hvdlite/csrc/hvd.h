@@ -174,7 +174,7 @@ void hvd_region_close(hvd_region *region); /* no tensor of the region may be und
  * same bytes, but a page of the view that this rank writes becomes private. NULL: see *err;
  * HVD_UNSUPPORTED: the ranks can't share memory. */
 typedef struct host_memory hvd_memory;
-/* address NULL: makes the memory */
+/* If `address` is NULL, makes the memory; otherwise attaches memory that another rank made. */
 hvd_memory *hvd_memory_open(size_t bytes, const char *address, hvd_error *err);
 /* Returns the address with which other ranks attach the memory. */
 void hvd_memory_address(hvd_memory *memory, char address[HVD_REGION_ADDRESS]);

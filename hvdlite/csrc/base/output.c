@@ -69,7 +69,7 @@ static int flags_for(const char *path) {
         /* O_EXCL: open() fails if another user makes a link at this path before the open() */
         return errno == ENOENT ? O_EXCL : -1;
     if (!(folder.stx_mode & S_IWOTH)) return 0;
-    /* a second hard link may have been made by another user */
+    /* another user may have made a second hard link */
     bool linked = S_ISREG(found.stx_mode) && found.stx_nlink > 1;
     if (!linked && (found.stx_uid == geteuid() || found.stx_uid == folder.stx_uid)) return 0;
     errno = EACCES;

@@ -107,7 +107,6 @@ static const struct span *find_span(const struct dealt *d, size_t at) {
 typedef void take_block(const struct dealt *d, const struct coll_tensor *tensor, size_t at,
                         char *data, size_t bytes);
 
-/* What to do with each block of a range of the data. */
 struct blocks {
     const struct dealt *d;
     take_block *take;

@@ -56,7 +56,6 @@ struct block {
 
 typedef void take_block(const struct direct *d, struct block block);
 
-/* What to do with each block of a range. */
 struct blocks {
     const struct direct *d;
     take_block *take;
@@ -100,7 +99,6 @@ static void add_block(const struct direct *d, struct block b) {
     for (int i = 1; i < d->n; i++) memcpy(memory[i] + b.offset, memory[0] + b.offset, b.bytes);
 }
 
-/* Updates the tensor's weights with the sum. */
 static void update_block(const struct direct *d, struct block b) {
     const struct reduce_kernels *k = d->args->reduce;
     float sum[BLOCK / sizeof(float)];

@@ -24,7 +24,7 @@
  *
  * For any placement of ranks, each of h hosts sends 2(h-1)/h S bytes for an allreduce, the least
  * possible, and at most S bytes for a broadcast. Cost: the lane's algorithm for S / lanes bytes,
- * plus two passes of the window. With slices, all passes except the first and last one overlap.
+ * plus two passes of the window. With slices, only the first and last pass overlap no messages.
  *
  * If a dtype is narrower than its accumulator, results are rounded twice, on the host and on the
  * lane. With unit roundoff u, the error is at most 2u (|x1| + ... + |xp|) / divisor, instead of u

@@ -155,7 +155,6 @@ static void raise_staged(const struct pass *p, size_t k) {
     window_raise(p->w, WINDOW_STAGED, p->w->rounds + k);
 }
 
-/* Waits for a flag of the team's other ranks. */
 static int await_team(const struct pass *p, enum window_flag flag, size_t k, hvd_error *err) {
     for (int d = 1; d < p->team; d++) {
         int other = p->first + (p->w->self - p->first + d) % p->team;

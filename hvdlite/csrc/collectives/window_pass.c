@@ -13,7 +13,6 @@ static bool has_round(const struct step *s, size_t stage) {
     return s->number >= stage && s->number - stage < s->p->rounds;
 }
 
-/* Does a thread's part of a step. */
 static void do_part(const void *arg, int part, int parts) {
     const struct step *s = arg;
     for (size_t i = 0; i < s->n; i++) {

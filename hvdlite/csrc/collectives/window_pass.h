@@ -112,7 +112,6 @@ static inline void unpack(const struct pass *p, struct cursor *c, char *from, si
     }
 }
 
-/* Returns the number of bytes of round k. */
 static inline size_t round_bytes(const struct pass *p, size_t k) {
     return coll_length(coll_segment((struct coll_range){0, p->args->bytes}, WINDOW_SLOT, k));
 }

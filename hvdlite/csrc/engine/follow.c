@@ -137,7 +137,6 @@ static int note_waits(struct negotiation *n, const struct wire_item *item,
     return HVD_OK;
 }
 
-/* Stores in the tensor what the ranks have agreed on. */
 static int set_agreed(struct negotiation *n, const struct wire_item *item, struct tensor *tensor,
                       hvd_error *err) {
     struct request *r = &tensor->request;

@@ -122,8 +122,8 @@ static void context_free(struct context *c) {
     free(c);
 }
 
-/* Runs on an engine's thread. It may wait for the lock, because no thread that has the write lock
- * waits for an engine. */
+/* Runs on an engine's thread. This thread may wait for the lock, because no thread that has the
+ * write lock waits for an engine. */
 static void give_up(const hvd_error *cause) {
     if (context_enter(NULL)) return;
     for (int id = 0; id < process.current->job.ngroups; id++) {

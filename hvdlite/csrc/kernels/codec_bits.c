@@ -129,7 +129,7 @@ static const struct bits *bits_of(int kind) {
     return kind == HVD_CODEC_2BIT ? &TWO : &ONE;
 }
 
-/* A sum of messages counts levels. Returns the float32 value of one level. */
+/* Returns the factor by which decoding multiplies the sum of the values 1, 0 and -1 in messages. */
 static float level_of(struct codec c, double factor) {
     return (float)((c.kind == HVD_CODEC_2BIT ? (double)(float)c.parameter : 1) * factor);
 }

@@ -22,7 +22,6 @@
 /* Updates weights and states at the indices from `at` to at + n - 1 with the n gradients. */
 void update_apply(const hvd_update *u, const float *gradient, size_t at, size_t n);
 
-/* Returns the number of states of the rule. */
 int update_states(int rule);
 
 #endif

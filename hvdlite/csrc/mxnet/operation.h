@@ -31,7 +31,6 @@ struct hvd_mxnet {
 
 enum array { OUT, IN, RESIDUAL, ARRAYS };
 
-/* One collective of an operation. */
 struct collective {
     struct operation *op;
     struct queue_entry entry;
@@ -42,7 +41,6 @@ struct collective {
     struct tensor tensor; /* owns its splits */
 };
 
-/* An array that the operation holds. */
 struct held {
     NDArrayHandle array;     /* a handle that hvdlite owns */
     struct host_range *view; /* the range of the view that contains the array; NULL: none */

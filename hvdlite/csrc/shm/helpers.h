@@ -16,7 +16,6 @@
 
 struct helpers;
 
-/* Does one part of the work. */
 typedef void helpers_work(const void *arg, int part, int parts);
 
 /* `threads`: number of threads of this rank, including the engine's. `spin`: seconds for which a

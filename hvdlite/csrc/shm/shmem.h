@@ -102,7 +102,6 @@ struct host_memory {
 int host_memory_make(struct host_memory *m, size_t bytes, hvd_error *err);
 /* `address`: from host_memory_address; the process that made the memory must still run. */
 int host_memory_attach(struct host_memory *m, size_t bytes, const char *address, hvd_error *err);
-/* Returns the memory's address. */
 void host_memory_address(const struct host_memory *m, char address[SHMEM_ADDRESS]);
 void host_memory_free(struct host_memory *m);
 

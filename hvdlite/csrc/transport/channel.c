@@ -11,7 +11,6 @@ static void ring_owner(const struct channel *c) {
 
 /* ---- opening and closing ---- */
 
-/* Frees what the channel has received. */
 static void drop_received(struct channel *c) {
     for (int r = 0; c->kept && r < c->net->size; r++) frames_drain(&c->kept[r]);
     frames_drain(&c->inbox);

@@ -48,7 +48,6 @@ struct helpers *comm_helpers(const struct comm *comm) { return comm->transport->
  * rank's engine answers, but sends no data. */
 static const double DATA_TO_ANSWERS = 1.25;
 
-/* What a rank waits for. */
 struct awaited {
     int peer;        /* the awaited rank, as the transport numbers it */
     bool rings;      /* arriving data ends a sleep on the ticket */

@@ -54,8 +54,8 @@ int comm_wait(const struct comm *comm, struct transfer *x, struct waiter *stream
 struct pace comm_pace(const struct comm *comm);
 struct cost comm_cost(const struct comm *comm);
 
-/* Fails if a wait for data has lasted longer than the limit: for `seconds`, for data of `peer`, a
- * rank of the transport. */
+/* Fails if `seconds`, the length of a wait for data, exceed the limit. `peer`: the awaited rank, as
+ * the transport numbers it. */
 int comm_check_wait(const struct transport *t, int peer, double seconds, hvd_error *err);
 /* Waits until the rank's flag in the window (shm/window.h) counts the round. comm_wait_flags waits
  * for the flags of all other ranks. */

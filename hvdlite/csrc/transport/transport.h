@@ -161,7 +161,7 @@ static inline unsigned transport_listen(struct transport *t) { return t->ops->li
 static inline void transport_sleep(struct transport *t, unsigned ticket, double seconds) {
     t->ops->sleep(t, ticket, seconds);
 }
-/* Returns how long the engine may sleep without missing messages that do not wake it. */
+/* Returns how long the engine may sleep before it must look for messages that wake no rank. */
 double transport_longest_sleep(struct transport *t, bool pending);
 /* Returns the policy for a wait that begins now. It does not spin if another rank of the host uses
  * this core. */
