@@ -1,45 +1,8 @@
-/* Sends and receives that nothing matches: when they are reported, when they fail, and what their
- * late counterparts get. The clock is a number of the test. */
+/* Sends and receives that nothing matches: how they fail, and what their late counterparts get. The
+ * clock is a number of the test, which also steps the ranks: they have no engines. */
 #include "letters.h"
 
-#include "negotiation/stall.h"
-
-enum { RANKS = 3, LIMIT = 60, TIMES = 5, NEVER = 0 };
-
-TEST(test_a_send_or_receive_fails_after_the_limit_unless_it_may_match) {
-    enum { ANY = -1 };
-    const bool one_silent[RANKS] = {false, false, true};
-    const struct {
-        double waited, limit;
-        bool matched, queued;
-        int peer;
-        bool fails;
-    } of[] = {{59, LIMIT, false, false, 0, false},   {60, LIMIT, false, false, 0, false},
-              {61, LIMIT, false, false, 0, true},    {61, NEVER, false, false, 0, false},
-              {1e6, LIMIT, true, false, 0, false},   {1e6, LIMIT, false, true, 0, false},
-              {1e6, LIMIT, false, false, 2, false},  {1e6, LIMIT, false, false, 1, true},
-              {1e6, LIMIT, false, false, ANY, false}};
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        struct stall_case c = {1000, of[i].matched, of[i].queued, of[i].peer};
-        double now = c.submitted + of[i].waited;
-        CHECK_CASE(stall_fails(&c, now, of[i].limit, one_silent, RANKS) == of[i].fails, "row %zu",
-                   i);
-    }
-    struct stall_case any = {.submitted = 1000, .peer = ANY};
-    CHECK(stall_fails(&any, 1061, LIMIT, (const bool[RANKS]){false}, RANKS));
-}
-
-TEST(test_a_send_or_receive_that_waits_is_reported_once) {
-    double reported = 0;
-    CHECK(!stall_warns(1000, 1009, 10, &reported));
-    CHECK(!stall_warns(1000, 2000, NEVER, &reported));
-    CHECK(stall_warns(1000, 1010, 10, &reported));
-    CHECK(!stall_warns(1000, 2000, 10, &reported));
-    CHECK(!stall_warns(1001, 1010, 10, &reported));
-    CHECK(stall_warns(1001, 1011, 10, &reported)); /* the next oldest */
-}
-
-/* ---- ranks without engines: the test steps them ---- */
+enum { RANKS = 3, LIMIT = 60, TIMES = 5 };
 
 struct job {
     struct local_hub *hub;
