@@ -41,37 +41,35 @@ def _operations(regions: Any) -> Iterator[Any]:
     return (each.operation for region in regions for block in region for each in block)
 
 
-def _text(op: Any, attribute: str) -> str:
-    return op.attributes[attribute].value if attribute in op.attributes else ""
-
-
 def _callee(op: Any) -> Tuple[str, str]:
     """Return the operation's attribute that names a called function, and the function's name."""
-    return next(((each, _text(op, each)) for each in _CALLEES if each in op.attributes), ("", ""))
+    found = ((each, op.attributes[each].value) for each in _CALLEES if each in op.attributes)
+    return next(found, ("", ""))
 
 
 def _is_call(op: Any) -> bool:
-    return op.name == "stablehlo.custom_call" and _text(op, "call_target_name") == TARGET
+    name = "stablehlo.custom_call"
+    return op.name == name and op.attributes["call_target_name"].value == TARGET
 
 
 class _Numbering:
     """Renames the calls of a module of MLIR. A second run leaves the names as they are."""
 
     def __init__(self, module: Any) -> None:
-        self._symbols = ir.SymbolTable(module)
+        self._functions = ir.SymbolTable(module)
         self._end = ir.InsertionPoint(module.regions[0].blocks[0])
-        self._functions = {_text(op, "sym_name"): op for op in _operations(module.regions)}
-        self._function_has_calls = functools.lru_cache(maxsize=None)(self._search_function)
+        self._function_has_calls = functools.lru_cache(maxsize=None)(
+            lambda name: name in self._functions and self._has_calls(self._functions[name])
+        )
+        self._callers = list(filter(self._has_calls, _operations(module.regions)))
 
     def run(self) -> None:
-        originals = [f for f in self._functions if f != "main" and self._function_has_calls(f)]
-        if self._function_has_calls("main"):
-            self._number_all(self._functions["main"].regions, ChainMap())
-            for name in originals:  # now unused, because main calls copies of these functions
-                self._symbols.erase(self._functions[name])
-
-    def _search_function(self, name: str) -> bool:
-        return name in self._functions and self._has_calls(self._functions[name])
+        main = self._functions["main"].operation
+        if main in self._callers:
+            self._number_all(main.regions, ChainMap())
+            self._callers.remove(main)
+            for function in self._callers:  # now unused, because main calls copies
+                self._functions.erase(function)
 
     def _has_calls(self, op: Any) -> bool:
         found = _is_call(op) or self._function_has_calls(_callee(op)[1])
@@ -87,9 +85,9 @@ class _Numbering:
             if _is_call(op):
                 _number_call(op, numbers)
             elif self._function_has_calls(function):  # a copy for each call, with its own numbers
-                copy = self._functions[function].clone(self._end).operation
-                self._symbols.insert(copy)
-                op.attributes[attribute] = ir.FlatSymbolRefAttr.get(_text(copy, "sym_name"))
+                copy = self._functions[function].operation.clone(self._end)
+                new = self._functions.insert(copy).value
+                op.attributes[attribute] = ir.FlatSymbolRefAttr.get(new)
                 self._number_all(copy.regions, numbers)
             elif op.name in _BRANCHES:
                 last: Dict[Tuple[str, str], int] = {}
