@@ -9,11 +9,11 @@ the core for each list.
 import contextlib
 import functools
 import hashlib
+import itertools
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from hvdlite._hvdlite_jax import ffi, lib  # type: ignore[import-not-found]
 from hvdlite.core import native, topology
 from hvdlite.core.group_opening import open_among
+from hvdlite.core.native import HvdliteError, keep_failure
 from hvdlite.jax import replica_groups
 
 TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
@@ -29,7 +30,6 @@ TARGET = "hvdlite_collective"  # XLA's name for hvdlite's custom calls
 _CALL = re.compile(
     rf'custom_call_target="{TARGET}".*?\bgroup = (\S+).*?\bname = "((?:[^"\\]|\\.)*)"'
 )
-_LOOK_MS = 500  # milliseconds between two checks that the job has not failed; chosen
 # finds a function of the core by its name, for C libraries
 core_function = ffi.callback(
     "core_finder *", lambda n: ffi.cast("core_function", native.address_of(ffi.string(n).decode()))
@@ -39,6 +39,7 @@ core_function = ffi.callback(
 class _Clique(NamedTuple):
     """A communicator of XLA."""
 
+    name: str  # begins the names of its tensors
     address: Any  # its `struct clique *`
     ranks: Tuple[int, ...]  # in the order of the devices
 
@@ -57,19 +58,20 @@ class Cliques:
     Each communicator, and each name of hvd's collectives, belongs to one thread (docs/jax.md,
     "Threads"). This class checks this when a program runs, but ``jit`` runs no Python for a program
     that has run before in the same context of JAX. Therefore each thread has its own context.
-
-    :param patience: seconds that a rank waits for the others before a program's first run.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._rank, self._patience = topology.rank(), patience
+    def __init__(self) -> None:
+        self._rank = topology.rank()
         lib.hvdlite_jax_begin(core_function, self._rank, topology.size())
         self._known: Dict[Tuple[int, ...], _Clique] = {}  # by the devices' ids
         self._programs: Dict[int, _Program] = {}  # by id(), which a later executable may reuse
         # the only thread that may run programs with this communicator or call
         self._threads: Dict[Any, threading.Thread] = {}
         self._device: Any = None  # the device of the last program with collectives of hvd
-        self._open_among = functools.lru_cache(maxsize=None)(_open_among)
+        # only one thread at a time opens a clique's group; a failure is final
+        self._group_of = functools.lru_cache(maxsize=None)(self._open_group)
+        # high numbers, because hvdlite.torch uses low ones; number * size must fit into C's int
+        self._numbers = itertools.count((1 << 29) // topology.size())
         self._lock = threading.RLock()
         self._warming = threading.local()
         self._context = jax.make_user_context()
@@ -170,17 +172,29 @@ class Cliques:
                 f"hvdlite.jax: XLA made a communicator of processes {ranks} that hvdlite did not "
                 "expect: call hvd.init() before JAX's first computation"
             ) from problem
-        return self._known.setdefault(key, _Clique(address, tuple(ranks)))
+        return self._known.setdefault(key, _Clique(name, address, tuple(ranks)))
 
     def _open(self, clique: _Clique) -> None:
         """Open the communicator's group, unless it is open. Collective over its ranks.
 
         :raises jax.errors.JaxRuntimeError: a rank did not make this call in time, or has ended.
         """
-        group, failure = self._open_among(clique.ranks, self._patience)
-        if failure:
-            raise jax.errors.JaxRuntimeError(f"hvdlite.jax: {failure}")
+        group = self._group_of(clique)
+        if isinstance(group, HvdliteError):
+            raise jax.errors.JaxRuntimeError(
+                f"hvdlite.jax: ranks {list(clique.ranks)} can't run their first collective: "
+                f"{group}. Do all of them run it, before programs of other ranks?"
+            )
         lib.hvdlite_jax_open(clique.address, group)
+
+    def _open_group(self, clique: _Clique) -> Union[int, HvdliteError]:
+        """Return the number in C of the clique's group, or why the group can't be opened."""
+        if clique.ranks == tuple(range(topology.size())):
+            return 0
+        try:
+            return open_among(list(clique.ranks), next(self._numbers), clique.name)
+        except HvdliteError as error:
+            return keep_failure(error)
 
     def _check_thread(self, program: _Program) -> None:
         """Raise RuntimeError if another thread uses the program's communicators or names."""
@@ -218,56 +232,3 @@ class Cliques:
             check_vma=False,
         )  # fmt: skip
         jax.jit(mapped)(np.ones(1, "float32")).block_until_ready()
-
-
-def _open_among(members: Tuple[int, ...], patience: float) -> Tuple[int, str]:
-    """Open a group of these ranks, in this order; only these ranks make the call.
-
-    :param patience: seconds that a rank waits for the others.
-    :return: the group's number in C, and ""; or -1, and why the group can't be opened.
-    """
-    ranks, size = list(members), topology.size()
-    if ranks == list(range(size)):
-        return 0, ""
-    try:
-        verdict = _reach_verdict(ranks, patience)
-        if not verdict.isdecimal():
-            return -1, verdict
-        # a high number, because hvdlite.torch uses low ones; number * size must fit into C's int
-        return open_among(ranks, (1 << 29) // size + int(verdict)), ""
-    except Exception as error:
-        try:
-            native.call(native.lib.hvd_check)
-        except native.HvdliteError as cause:  # a rank's end has also ended JAX's service
-            return -1, str(cause)
-        return -1, str(error) or repr(error)
-
-
-def _reach_verdict(ranks: List[int], patience: float) -> str:
-    """Return a new group's number, or why the group can't be opened; the same on all ranks.
-
-    A rank that has begun to open a group can't stop. So the ranks first agree by JAX's service,
-    which keeps the first value of a key. The last rank to arrive writes the group's number, or the
-    first rank whose time is up writes which ranks are missing.
-    """
-    service, place = jax._src.distributed.global_state.client, f"hvdlite/{ranks}"
-    until = time.monotonic() + patience
-    service.key_value_set(f"{place}/here/{topology.rank()}", "", allow_overwrite=True)
-    while True:
-        native.call(native.lib.hvd_check)
-        arrived = service.key_value_dir_get(f"{place}/here/")
-        missing = sorted(set(ranks) - {int(key.rpartition("/")[2]) for key, _ in arrived})
-        # JAX raises errors if another rank wrote the key first, and below if no rank has written it
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if not missing:
-                number = service.key_value_increment("hvdlite/groups", 1)
-                service.key_value_set(f"{place}/verdict", f"{number}")
-            elif time.monotonic() >= until:
-                late = (
-                    f"ranks {missing} did not come to the first collective of ranks {ranks} within "
-                    f"{patience:g} s: their programs use other ranks first, have ended, or are "
-                    "late. To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
-                )
-                service.key_value_set(f"{place}/verdict", late)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            return service.blocking_key_value_get(f"{place}/verdict", _LOOK_MS)

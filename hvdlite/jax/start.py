@@ -1,7 +1,6 @@
 """init() and shutdown(): make the job's ranks the processes of JAX, with hvdlite as JAX's MPI."""
 
 import contextlib
-import math
 import os
 from typing import Any, List
 
@@ -15,7 +14,7 @@ from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
 
-_LIMIT = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS"
+_LIMITS = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS", "HVDLITE_DATA_TIMEOUT_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends all processes if one has been silent for 100
 _TESTED = "JAX 0.7.2 to 0.12.0"
 _kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
@@ -44,7 +43,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
         )
     choose(must=True)
-    for limit in (_LIMIT, "HVDLITE_DATA_TIMEOUT_SECONDS"):
+    for limit in _LIMITS:
         of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
         if not os.environ.get(limit):
             os.environ[limit] = of_horovod or _PATIENCE
@@ -53,7 +52,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         return
     _join()
     try:
-        cliques = Cliques(float(os.environ[_LIMIT]) or math.inf)
+        cliques = Cliques()
         small_floats.translate()
         cliques.watch(type(jax.local_devices()[0].client), jax._src.lib._jax.LoadedExecutable)
     except AttributeError as error:
