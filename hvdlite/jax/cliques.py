@@ -162,7 +162,7 @@ class Cliques:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
             name = f"{name[: lib.CLIQUE_NAME - 17]}-{digest}"
         place = ranks.index(self._rank)
-        address = lib.hvdlite_jax_announce(name.encode(), ranks, len(ranks), place, key[0])
+        address = lib.hvdlite_jax_announce(name.encode(), len(ranks), place, key[0])
         if not address:
             raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
         with ThreadPoolExecutor(1) as other:  # a thread without the caller's settings of JAX

@@ -25,7 +25,7 @@ struct clique {
     atomic_int group; /* the clique's group in the core; < 0: none yet */
     int rank, size;
     int color;                  /* color of the clique's split */
-    char name[CLIQUE_NAME + 1]; /* prefix of the tensors' names: "jax.0,1,2" */
+    char name[CLIQUE_NAME + 1]; /* of all its tensors: "jax.0,1,2" */
     int steps;                  /* how many steps of the present all_to_all have been called */
     /* plans of the core, for collectives and messages that have run before; NULL: no plan */
     hvd_handle *plans[PLANS], *send;
@@ -35,7 +35,6 @@ struct clique {
         int64_t bytes;
         int from;
     } noted;
-    int *members; /* ranks in the job */
     /* all-to-all: addresses of the part from each rank of the clique, and of the part for it */
     void **parts_from;
     const void *parts_for[];
@@ -115,16 +114,13 @@ API int MPIABI_Is_thread_main(int *flag) { return *flag = 1, 0; } /* any thread 
 API int MPIABI_Comm_rank(struct clique *c, int *rank) { return *rank = c->rank, 0; }
 API int MPIABI_Comm_size(struct clique *c, int *size) { return *size = c->size, 0; }
 
-struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
-                                    int color) {
-    struct clique *c = calloc(1, sizeof *c + (size_t)size * (2 * sizeof(void *) + sizeof(int)));
+struct clique *hvdlite_jax_announce(const char *name, int size, int key, int color) {
+    struct clique *c = calloc(1, sizeof *c + (size_t)size * 2 * sizeof(void *));
     if (!c) return NULL;
     c->parts_from = (void **)c->parts_for + size;
-    c->members = (int *)(c->parts_from + size);
     c->rank = key, c->size = size, c->color = color, c->noted.bytes = -1;
     c->group = -1;
     snprintf(c->name, sizeof c->name, "%s", name);
-    for (int i = 0; i < size; i++) c->members[i] = members[i];
     return jax.next = c;
 }
 
@@ -155,21 +151,16 @@ static int fail(hvd_error *err) {
 /* Returns the handle of a plan for this tensor, which replaces any other plan at the same place.
  * NULL: failure. */
 static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
-    const bool sends = t.kind == HVD_SEND, of_two = sends || t.kind == HVD_RECV;
-    t.root = of_two ? c->members[t.root] : 0, t.group = of_two ? 0 : c->group, t.waited = 1;
+    /* The core compares calls with the same name, so ranks that disagree get an error at once. */
+    t.name = c->name, t.group = c->group, t.waited = 1;
     const int64_t key[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
     uint64_t hash = 0;
     /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
     for (size_t i = 0; i < sizeof key / sizeof *key; i++)
         hash = (hash + (uint64_t)key[i]) * 0x9E3779B97F4A7C15u;
-    hvd_handle **kept = sends ? &c->send : &c->plans[hash >> 56];
+    hvd_handle **kept = t.kind == HVD_SEND ? &c->send : &c->plans[hash >> 56];
     if (*kept && jax.core.hvd_plan_fits(*kept, &t)) return *kept;
-    char name[HVD_MAX_NAME];
     hvd_error err;
-    snprintf(name, sizeof name, "%s.%d-%d", c->name, sends ? jax.world.rank : t.root,
-             sends ? t.root : jax.world.rank);
-    /* The core compares calls with the same name, so ranks that disagree get an error at once. */
-    t.name = of_two ? name : c->name;
     hvd_handle *handle = jax.core.hvd_plan(&t, &err);
     if (!handle) return fail(&err), NULL;
     if (*kept) jax.core.hvd_drop(*kept);

@@ -13,13 +13,12 @@ struct clique;
 int hvdlite_unused_function(void); /* fails; _build.py defines MPI's unused functions with it */
 
 /* cdef begin */
-enum { CLIQUE_NAME = 199 }; /* limit on the bytes of a clique's name, which begins tensors' names */
+enum { CLIQUE_NAME = 199 }; /* limit on the bytes of a clique's name, the name of its tensors */
 /* Gets the core's functions and this rank's position in the job from Python. */
 void hvdlite_jax_begin(core_finder *find, int rank, int size);
 /* Announces the clique of the next split with this color and key. Only one clique can be announced
  * at a time. NULL: memory is short. */
-struct clique *hvdlite_jax_announce(const char *name, const int *members, int size, int key,
-                                    int color);
+struct clique *hvdlite_jax_announce(const char *name, int size, int key, int color);
 /* Withdraws the announcement. False: XLA has not asked for the clique. */
 bool hvdlite_jax_withdraw(struct clique *c);
 /* Sets the number of the clique's group in the core. */

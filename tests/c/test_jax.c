@@ -18,6 +18,7 @@ static struct mock {
 } mocks[4 * PLANS];
 
 static hvd_handle *plan(const hvd_tensor *tensor, hvd_error *err) {
+    CHECK_INT(tensor->group, 1); /* the group of every clique here */
     if (tensor->dims[0] == 99) return error_set(err, HVD_INVALID, "99 elements"), NULL;
     snprintf(planned, sizeof planned, "%s", tensor->name);
     struct mock *m = &mocks[plans++];
@@ -71,9 +72,7 @@ static const char *said(int code) {
     return text;
 }
 
-static struct clique *announce(void) {
-    return hvdlite_jax_announce("jax.2,0", (const int[]){2, 0}, 2, 1, 7);
-}
+static struct clique *announce(void) { return hvdlite_jax_announce("jax.2,0", 2, 1, 7); }
 
 /* Announces the communicator of ranks 2 and 0, in this order; this rank is 0 of the job. */
 static struct clique *announced(void) {
@@ -119,7 +118,6 @@ TEST(test_a_clique_plans_messages_and_sends_one_at_a_time) {
         CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
         CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &second)), "too many messages");
         CHECK_INT(MPIABI_Wait(&sent, NULL), 0);
-        CHECK_TEXT(planned, i ? "jax.2,0.2-0" : "jax.2,0.0-2");
         ends = true;
         CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
         CHECK_INT(runs, 2 * i + 1);
@@ -219,7 +217,7 @@ TEST(test_without_memory_no_clique_is_announced) {
 /* XLA calls Sendrecv with the next and the previous rank, then with the ranks after these. */
 TEST(test_an_all_to_all_is_one_collective) {
     hvdlite_jax_begin(find, 0, 3);
-    struct clique *c = hvdlite_jax_announce("jax.0,1,2", (const int[]){0, 1, 2}, 3, 0, 7);
+    struct clique *c = hvdlite_jax_announce("jax.0,1,2", 3, 0, 7);
     const char in[3][8] = {"own", "for 1", "for 2"};
     char out[3][8] = {"", "", ""};
     hvdlite_jax_open(c, 1);
