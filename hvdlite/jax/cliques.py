@@ -204,24 +204,23 @@ class Cliques:
             raise RuntimeError(
                 f"{what} {does}: call hvd.init() at the beginning of this thread, too"
             )
-        instead = "run all programs of several processes in one thread"
         uses: List[Any] = [*program.cliques, *program.calls]
         if not uses:  # no lock here: a thread waits under the lock for the program of _warm()
             return
         with self._lock:
-            owners = [self._threads.get(used) for used in uses]
-            others = [
-                (u, o) for u, o in zip(uses, owners) if o and o.is_alive() and o is not current
-            ]
-            if not others:
-                self._threads.update(dict.fromkeys(uses, current))
-        for used, owner in others[:1]:
-            if not isinstance(used, _Clique):
-                does, instead = f"that calls '{used[1]}'", "give each thread's calls other names"
-            raise RuntimeError(
-                f"{what} {does}, and so did thread '{owner.name}' before. Ranks could run the "
-                f"two programs in different orders: {instead}"
-            )
+            for used in uses:
+                owner = self._threads.get(used, current)
+                if owner is current or not owner.is_alive():
+                    continue
+                instead = "run all programs of several processes in one thread"
+                if not isinstance(used, _Clique):
+                    does = f"that calls '{used[1]}'"
+                    instead = "give each thread's calls other names"
+                raise RuntimeError(
+                    f"{what} {does}, and so did thread '{owner.name}' before. Ranks could run the "
+                    f"two programs in different orders: {instead}"
+                )
+            self._threads.update(dict.fromkeys(uses, current))
 
     def _warm(self, devices: Sequence[Any]) -> None:
         """Run a small program that needs this communicator. Each device sends only to itself."""

@@ -262,6 +262,39 @@ def test_collectives_of_the_same_ranks_on_other_devices_run_at_the_same_time():
     assert job.output.count("RIGHT") == 3, job.output
 
 
+THREADS = """
+import threading
+import hvdlite.jax as hvd, jax, numpy as np
+hvd.init()
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+devices = np.array(jax.devices()).reshape(-1, 2)
+both, right = threading.Barrier(2), []
+
+def work(device):
+    hvd.init()
+    for ranks in ([1, 0], [2, 1], [0, 2], [2, 1, 0]):
+        if hvd.rank() not in ranks: continue
+        mesh = Mesh(devices[ranks, device], ("i",))
+        x = jax.make_array_from_callback((len(ranks),), NamedSharding(mesh, P("i")),
+                                         lambda at: np.full(1, device))
+        total = lambda a: jax.lax.psum(a, "i")
+        mapped = jax.jit(jax.shard_map(total, mesh=mesh, in_specs=P("i"), out_specs=P()))
+        both.wait()
+        right.append(int(mapped(x).addressable_shards[0].data[0]) == len(ranks) * device)
+
+threads = [threading.Thread(target=work, args=[device]) for device in range(2)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(f"RIGHT {right.count(True)}\\n", end="")
+"""
+
+
+def test_threads_of_two_devices_may_open_groups_of_the_same_ranks_at_the_same_time():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    job = assert_passed(mpirun(3, "-c", THREADS, env=flags))
+    assert job.lines("RIGHT ") == ["6"] * 3, job.output
+
+
 def test_programs_of_the_jax_page_run():
     """The programs print small losses, so they have trained."""
     text = (ROOT / "docs" / "jax.md").read_text()
