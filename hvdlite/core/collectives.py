@@ -87,7 +87,7 @@ def code_of(dtype: np.dtype) -> int:
     if code is None and dtype.name == "bfloat16":
         code = lib.HVD_BFLOAT16
     if code is None:
-        known = ", ".join(str(dtype) for dtype in DTYPES)
+        known = ", ".join(sorted(DTYPE_CODES))
         raise ValueError(f"dtype {dtype} is not supported: expected one of {known}")
     return code
 
