@@ -12,7 +12,7 @@ import jaxlib
 import numpy as np
 
 from hvdlite._hvdlite_jax import ffi  # type: ignore[import-not-found]
-from hvdlite.core.collectives import dense, memory_of
+from hvdlite.core.collectives import code_of
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
@@ -107,7 +107,7 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     carriers = [carried(array.dtype, c) for array in arrays]
     numbers = {
         "group": [group_of(c.process_set)], "kind": [c.kind], "op": [c.op], "root": [c.root],
-        "carriers": [memory_of(dense(np.empty(0, dtype))).dtype for dtype, _ in carriers],
+        "carriers": [code_of(dtype) for dtype, _ in carriers],
         "parts": [parts for _, parts in carriers],
     }  # fmt: skip
     attributes = {name: np.array(values, "int32") for name, values in numbers.items()}
