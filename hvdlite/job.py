@@ -51,11 +51,15 @@ def init(comm=None, process_sets=None) -> None:
             singleton_check.refuse_in_a_child()
             servers.serve()
             servers.rendezvous(INIT_PATIENCE_SECONDS)
-            start.decide(comm)
-            bootstrap().begin(comm)
-            enter = functools.partial(_enter, process_sets)
-            at_exit.begin()  # before join(), which may fail because of another rank
-            bootstrap().join(comm, INIT_PATIENCE_SECONDS, membership(), enter)
+            _join(comm, INIT_PATIENCE_SECONDS, process_sets)
+
+
+def _join(comm, patience: float, process_sets) -> None:
+    start.decide(comm)
+    bootstrap().begin(comm)
+    at_exit.begin()  # before join(), which may fail because of another rank
+    enter = functools.partial(_enter, process_sets)
+    bootstrap().join(comm, patience, membership(), enter)
 
 
 def _enter(process_sets, world: World) -> None:
@@ -113,9 +117,7 @@ def join_other_job(place: places.Place, patience: float) -> None:
             lib.hvd_lose_host(ffi.NULL)
             leave(reason)
         start.set_place(place)
-        start.decide()
-        bootstrap().begin(None)
-        bootstrap().join(None, patience, membership(), functools.partial(_enter, None))
+        _join(None, patience, None)
 
 
 # These variables change which collectives a rank runs, so all ranks must have the same values.

@@ -195,3 +195,21 @@ def test_a_process_group_can_be_made_again_after_destroy_and_abort(tmp_path):
     assert came_to(ended.stdout) == dict.fromkeys(("00", "10", "02", "12"), "end")
     assert "arning" not in ended.stderr, ended.stderr
     assert re.search(r"RAISED .*\(all_reduce\) was aborted on this rank", ended.stdout)
+
+
+RAISES = """
+import torch, torch.distributed as dist
+dist.init_process_group("hvdlite")
+if dist.get_rank() == 1:
+    raise KeyError("label")
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_hvdliterun_names_the_rank_of_a_process_group_whose_script_raises():
+    ended = started_by("hvdliterun", "-n", "2", sys.executable, "-c", RAISES)
+    assert re.search(r"hvdliterun: rank 1 on .* failed with exit code 1", ended.stderr), (
+        ended.stderr
+    )
+    assert "(its script raised KeyError: 'label')" in ended.stderr
+    assert "(traceback folded: another rank is to blame)" in ended.stderr
