@@ -89,7 +89,7 @@ int mailbox_send(struct mailbox *box, struct mail_out *out, const void *data, si
 }
 
 int mailbox_flush(struct mailbox *box, struct mail_out *out, hvd_error *err) {
-    size_t sent;
+    size_t sent = 0;
     if (!out->size) return HVD_OK;
     HVD_TRY(write_some(box, &out->written, out->waiting + out->sent, out->size - out->sent, &sent,
                        err));

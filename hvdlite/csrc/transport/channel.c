@@ -121,7 +121,11 @@ int channel_isend(struct channel *c, const void *data, size_t bytes, int to, str
  * all later frames would match the wrong receives. */
 static bool check_size(struct channel *c, int peer, const struct frame *p, size_t bytes) {
     if (bytes == p->head.bytes) return true;
-    if (!c->cut) c->cut = peer + 1;
+    if (!c->cut) {
+        c->cut = peer + 1;
+        c->cut_bytes = bytes;
+        c->cut_expected = p->head.bytes;
+    }
     ring_owner(c);
     return false;
 }
@@ -207,11 +211,11 @@ void channel_over(struct net *n, uint32_t group, const int *peers, int size) {
 
 struct frame *channel_take(struct channel *c, int from) { return frames_take(&c->inbox, from); }
 
-int channel_cut(int peer, hvd_error *err) {
+int channel_cut(const struct net *n, int peer, size_t bytes, size_t expected, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
-                     "rank %d sent more or fewer bytes than expected: is the version of hvdlite "
+                     "rank %d sent %zu bytes, but rank %d expected %zu: is the version of hvdlite "
                      "the same on each rank?",
-                     peer);
+                     peer, bytes, n->rank, expected);
 }
 
 /* Returns true if the peer has sent its farewell and this rank has taken all of the peer's
@@ -223,7 +227,7 @@ static bool has_left(const struct channel *c, int peer) {
 }
 
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err) {
-    if (c->cut) return channel_cut(c->cut - 1, err);
+    if (c->cut) return channel_cut(c->net, c->cut - 1, c->cut_bytes, c->cut_expected, err);
     if (c->net->starved)
         return error_set(err, HVD_NO_MEMORY, "rank %d has no memory for data of other ranks",
                          c->net->rank);

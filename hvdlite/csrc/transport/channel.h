@@ -34,6 +34,7 @@ struct channel {
     int over; /* 1 + the first peer that has reported a failure of this group; 0: none */
     double over_since;
     int cut; /* 1 + the peer that sent more or fewer bytes than expected; 0: none */
+    size_t cut_bytes, cut_expected; /* the sizes of this frame and of its receive */
 };
 
 /* Delivers the frames of all groups to their channels. */
@@ -64,7 +65,7 @@ struct frame *channel_take(struct channel *c, int from);
  * this rank can't use a stream; the peer `from` (NOBODY: no peer) has left the job; a rank closed
  * the group after a failure, `patience` seconds ago. First take the messages that have arrived. */
 int channel_check(const struct channel *c, int from, double patience, hvd_error *err);
-/* Sets the error of a frame whose size differs from the size of its receive. */
-int channel_cut(int peer, hvd_error *err);
+/* Sets the error of a frame of `bytes` bytes, whose receive expected another size. */
+int channel_cut(const struct net *n, int peer, size_t bytes, size_t expected, hvd_error *err);
 
 #endif

@@ -181,7 +181,8 @@ static int await_bytes(struct tcp_transport *m, int from, void *to, size_t bytes
         if (!code) bell_sleep(&m->bell, ticket, m->net->epoll, LOOK);
     }
     transport_await(m->job, m->peers[from], -1);
-    if (!code && message.size != bytes) code = channel_cut(m->peers[from], err);
+    if (!code && message.size != bytes)
+        code = channel_cut(m->net, m->peers[from], message.size, bytes, err);
     if (!code) memcpy(to, message.data, bytes);
     free(message.data);
     return code;
