@@ -134,15 +134,16 @@ class Case(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return itemsize(self.dtype) * sum(int(np.prod(shape)) for shape in self.shapes)
+        return numpy_dtype(self.dtype).itemsize * sum(int(np.prod(shape)) for shape in self.shapes)
 
 
-def itemsize(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+def numpy_dtype(name: str) -> np.dtype:
+    # MXNet's bfloat16 is a dtype with a field of this name
+    return np.dtype([(name, np.uint16)] if name == "bfloat16" else name)
 
 
 def one_array(kind: str, nbytes: int, dtype: str = "float32", memory: str = "private") -> Case:
-    return Case(kind, memory, dtype, str(nbytes), ((nbytes // itemsize(dtype),),))
+    return Case(kind, memory, dtype, str(nbytes), ((nbytes // numpy_dtype(dtype).itemsize,),))
 
 
 def model(name: str, memory: str = "private") -> Case:

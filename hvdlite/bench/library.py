@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 
 from hvdlite.bench import models
-from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case
+from hvdlite.bench.cases import KINDS, OPTIMIZERS, Case, numpy_dtype
 
 
 class NumPyArrays:
@@ -25,7 +25,7 @@ class NumPyArrays:
 
     def takes(self, case: Case) -> bool:
         """Tell whether the library can do the case."""
-        private = case.memory == "private" and case.dtype != "bfloat16"
+        private = case.memory == "private" and not numpy_dtype(case.dtype).fields
         return private and case.kind in KINDS and hasattr(self.hvd, case.kind)
 
     def make(self, shape, dtype: str) -> Any:
@@ -61,9 +61,7 @@ class MXNetArrays(NumPyArrays):
     def make(self, shape, dtype: str):
         import mxnet as mx
 
-        if dtype == "bfloat16":  # MXNet's bfloat16 is a NumPy dtype with a field of this name
-            return mx.nd.zeros(shape).astype(np.dtype([("bfloat16", np.uint16)]))
-        return mx.nd.zeros(shape, dtype=dtype)
+        return mx.nd.zeros(shape).astype(numpy_dtype(dtype), copy=False)
 
     def fill(self, array, value: float) -> None:
         array[:] = value

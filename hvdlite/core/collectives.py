@@ -31,7 +31,7 @@ DTYPE_CODES = {
     for name, code in ffi.typeof("hvd_dtype").relements.items()
     if name != "HVD_DTYPES"
 }
-DTYPES = {np.dtype(name): code for name, code in DTYPE_CODES.items() if name != "bfloat16"}
+DTYPES = {np.dtype(name): code for name, code in DTYPE_CODES.items() if name in np.sctypeDict}
 
 
 class Memory(NamedTuple):
@@ -81,11 +81,11 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
 def code_of(dtype: np.dtype) -> int:
     """Return the C library's number of a dtype, such as lib.HVD_FLOAT32.
 
-    :raises ValueError: the C library lacks the dtype (ml_dtypes' bfloat16 is known by its name).
+    :raises ValueError: the C library lacks the dtype.
     """
     code = DTYPES.get(dtype)
-    if code is None and dtype.name == "bfloat16":
-        code = lib.HVD_BFLOAT16
+    if code is None and dtype.isnative:  # a dtype of another package, such as ml_dtypes
+        code = DTYPE_CODES.get(dtype.name)
     if code is None:
         known = ", ".join(sorted(DTYPE_CODES))
         raise ValueError(f"dtype {dtype} is not supported: expected one of {known}")

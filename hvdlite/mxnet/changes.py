@@ -20,10 +20,7 @@ def fact(param) -> str:
     """Return a text with the facts about a parameter that must be equal on all ranks."""
     kind = param._grad_stype
     sparse = "" if kind == "default" else f", {kind} gradient"
-    try:
-        dtype = np.dtype(param.dtype).name
-    except TypeError:  # NumPy has no bfloat16
-        dtype = str(param.dtype)
+    dtype = param.dtype if isinstance(param.dtype, str) else np.dtype(param.dtype).name
     return f"({dtype}, {param.shape}, grad_req {param.grad_req}{sparse})"
 
 
