@@ -1,6 +1,6 @@
 """Opens a group of ranks, without the other ranks of the job."""
 
-from typing import List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
@@ -35,45 +35,60 @@ def _meet(ranks: List[int], name: str, number: int) -> int:
     missing. A rank that came long before the last rank may have given up. Therefore the first rank
     sends a second message, when all ranks have received the first one.
     """
+    if topology.rank() == ranks[0]:
+        _await_others(ranks[1:], name, number)
+        return number
+    return _follow_first(ranks, name)
+
+
+def _follow_first(ranks: List[int], name: str) -> int:
+    """Send the first rank a message; raise what it reports, or return its number."""
     rank, first = topology.rank(), ranks[0]
+    here = _start(lib.HVD_SEND, f"{name}.{rank}", np.zeros(3, np.int32), first)
+    told = np.zeros(3, np.int32)
+    for step in range(2):
+        try:
+            run(lib.HVD_RECV, f"{name}.{rank}.lost{step}", told, told, root=first)
+        except HvdliteError as failure:
+            # the first rank has received this rank's message, so it waits for another rank
+            if failure.kind == STALLED and here.done():
+                raise _not_opened("another rank is late", ranks, STALLED, ()) from failure
+            raise
+        if told[0]:
+            who, (what, kind) = int(told[0]) - 1, _WHY[told[1]]
+            raise _not_opened(f"rank {who} {what}", ranks, kind, (who,))
+    return int(told[2])
+
+
+def _await_others(others: List[int], name: str, number: int) -> None:
+    """On the first rank: wait for all others; tell them which rank is missing, and raise."""
     # 1 + a missing rank (0: no rank is missing); an index of _WHY; the number of the first rank
     lost, told = np.array([0, 0, number], np.int32), np.zeros(3, np.int32)
-    if rank != first:
-        here = start_all(lib.HVD_SEND, [f"{name}.{rank}"], [lost], [lost], [{"root": first}])
-        for step in range(2):
-            try:
-                run(lib.HVD_RECV, f"{name}.{rank}.lost{step}", told, told, root=first)
-            except HvdliteError as failure:
-                # the first rank has received this rank's message, so it waits for another rank
-                if failure.kind == STALLED and here.done():
-                    raise _not_opened("another rank is late", ranks, STALLED, ()) from failure
-                raise
-            if told[0]:
-                who, (what, kind) = int(told[0]) - 1, _WHY[told[1]]
-                raise _not_opened(f"rank {who} {what}", ranks, kind, (who,))
-        return int(told[2])
-    others, error = ranks[1:], None
-    calls = [
-        start_all(lib.HVD_RECV, [f"{name}.{other}"], [told], [told], [{"root": other}])
-        for other in others
-    ]
+    calls = [_start(lib.HVD_RECV, f"{name}.{other}", told, other) for other in others]
     for step in range(2):
-        for other, call in zip(others, calls):
-            try:
-                call.finish()
-            except HvdliteError as failure:
-                if not error:
-                    late = 1 + (step and failure.kind == STALLED)
-                    lost[:2] = other + 1, 0 if failure.kind == RANK_LEFT else late
-                    error = failure
-        names = [f"{name}.{other}.lost{step}" for other in others]
-        calls = [  # start_all does not wait until the others receive the message
-            start_all(lib.HVD_SEND, [each], [lost], [lost], [{"root": other}])
-            for each, other in zip(names, others)
-        ]
-        if error:
-            raise error
-    return number
+        failed = _first_failure(others, calls)
+        if failed:
+            late = 1 + (step and failed[1].kind == STALLED)
+            lost[:2] = failed[0] + 1, 0 if failed[1].kind == RANK_LEFT else late
+        # _start does not wait until the others receive the message
+        calls = [_start(lib.HVD_SEND, f"{name}.{each}.lost{step}", lost, each) for each in others]
+        if failed:
+            raise failed[1]
+
+
+def _first_failure(others: List[int], calls: List) -> Optional[Tuple[int, HvdliteError]]:
+    """Wait for all calls; return the rank and the error of the first call that failed."""
+    failed = []
+    for other, call in zip(others, calls):
+        try:
+            call.finish()
+        except HvdliteError as failure:
+            failed.append((other, failure))
+    return failed[0] if failed else None
+
+
+def _start(kind: int, name: str, numbers: np.ndarray, other: int) -> Any:
+    return start_all(kind, [name], [numbers], [numbers], [{"root": other}])
 
 
 # why a rank is missing, and the kind of the error
