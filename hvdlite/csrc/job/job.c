@@ -137,7 +137,7 @@ struct group *job_take(struct job *j, int id) {
     return g;
 }
 
-/* ---- the job ---- */
+/* ---- the log ---- */
 
 static void log_start(const struct job *j, const struct transport *t) {
     if (t->no_window.code)
@@ -157,6 +157,24 @@ static void log_start(const struct job *j, const struct transport *t) {
              j->config.options.cache_capacity);
 }
 
+static void log_choices(const struct job *j, const struct transport *t, double seconds) {
+    char choices[200];
+    if (t->all.window && t->all.window->team && !t->all.rank)
+        log_line(&j->config.log, LOG_INFO,
+                 "allreduces of %zu KiB and more run in teams of %d ranks, chosen in %.0f ms",
+                 t->all.window->team_bytes >> 10, t->all.window->team, seconds * 1e3);
+    if (t->all.hosts == 1 || t->all.rank) return;
+    coll_choices_text(&t->layout.lane, choices, sizeof choices);
+    log_line(&j->config.log, LOG_INFO,
+             "between hosts a message costs %.0f us and %.2f ns a byte, %.2f ns to distant "
+             "hosts, measured in %.0f ms; %zu segments of %zu bytes are in flight; an allreduce "
+             "of float32 uses %s",
+             j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * j->cost.beta * 1e9,
+             seconds * 1e3, j->pace.depth, j->pace.segment, choices);
+}
+
+/* ---- the job ---- */
+
 int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_error *err) {
     static const char MARK[] = "{rank}";
     char own[4096];
@@ -172,22 +190,6 @@ int job_start_timeline(struct job *j, const char *path, bool mark_cycles, hvd_er
                          "the timeline's path '%.60s...' has %d bytes: expected at most %d", path,
                          length, (int)sizeof own - 1);
     return timeline_start(&j->timeline, mark ? own : path, rank, mark_cycles, clock_now(), err);
-}
-
-static void log_choices(const struct job *j, const struct transport *t, double seconds) {
-    char choices[200];
-    if (t->all.window && t->all.window->team && !t->all.rank)
-        log_line(&j->config.log, LOG_INFO,
-                 "allreduces of %zu KiB and more run in teams of %d ranks, chosen in %.0f ms",
-                 t->all.window->team_bytes >> 10, t->all.window->team, seconds * 1e3);
-    if (t->all.hosts == 1 || t->all.rank) return;
-    coll_choices_text(&t->layout.lane, choices, sizeof choices);
-    log_line(&j->config.log, LOG_INFO,
-             "between hosts a message costs %.0f us and %.2f ns a byte, %.2f ns to distant "
-             "hosts, measured in %.0f ms; %zu segments of %zu bytes are in flight; an allreduce "
-             "of float32 uses %s",
-             j->cost.alpha * 1e6, j->cost.beta * 1e9, j->cost.far * j->cost.beta * 1e9,
-             seconds * 1e3, j->pace.depth, j->pace.segment, choices);
 }
 
 /* Takes over those options of rank 0 that must be equal on all ranks: some of them select the
