@@ -9,6 +9,7 @@ import threading
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 from hvdlite.core.error_text import text_of
+from hvdlite.core.module_state import ModuleState
 
 try:
     from hvdlite._hvdlite_core import ffi, lib  # type: ignore[import-not-found]
@@ -53,7 +54,7 @@ class HvdliteError(RuntimeError):
 
     def __new__(cls, *text, **fields):
         mxnet_error = getattr(sys.modules.get("mxnet.base"), "MXNetError", RuntimeError)
-        return super().__new__(_as_both(cls, mxnet_error), *text)
+        return super().__new__(_kept.both(cls, mxnet_error), *text)
 
     def __init__(self, *text, **fields):
         super().__init__(*text)
@@ -83,7 +84,6 @@ class RankFailedError(HvdliteError):
     kind = RANK_DEAD
 
 
-@functools.lru_cache(maxsize=None)
 def _as_both(kind: type, other: type) -> type:
     if issubclass(kind, other):
         return kind
@@ -179,16 +179,23 @@ def keep_failure(error: HvdliteError) -> HvdliteError:
     return type(error)(_text(kept.text), **vars(error))
 
 
-_own = threading.local()
+class _OfThread(threading.local):
+    def __init__(self) -> None:  # in each thread
+        self.error = new_error()
+
+
+class _Kept(ModuleState):
+    def begin(self) -> None:
+        self.of_thread = _OfThread()
+        self.both = functools.lru_cache(maxsize=None)(_as_both)
+
+
+_kept = _Kept()
 
 
 def own_error():
     """Return this thread's ``hvd_error *``; the thread's next call reuses it."""
-    try:
-        return _own.error
-    except AttributeError:
-        _own.error = new_error()
-        return _own.error
+    return _kept.of_thread.error
 
 
 def c_text(text: str, what: str):

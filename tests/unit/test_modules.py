@@ -12,7 +12,6 @@ from hvdlite.core import launchers
 # Mutable state that modules may keep outside of a ModuleState, and why.
 KEPT = {
     "core/module_state.py": ["process"],  # holds all ModuleStates
-    "core/native.py": ["_own", "_as_both"],  # a thread's error struct and classes of errors
     "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
     "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
 }
