@@ -31,7 +31,7 @@ def alone() -> dict:
     return trained(1)
 
 
-def test_a_script_that_clips_sums_trains_as_one_process(alone):
+def test_clipping_of_summed_gradients_gives_the_weights_of_one_process(alone):
     ranks = 3
     results = trained(ranks)
     assert len(results) == ranks

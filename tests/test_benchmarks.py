@@ -225,7 +225,7 @@ def rows_of_page(module: str, arguments: list, folder) -> list:
     return [line for line in page.read_text().splitlines() if line.startswith("| ")]
 
 
-def test_the_benchmark_of_hosts_fills_its_page(tmp_path):
+def test_the_benchmark_between_hosts_writes_four_rows_into_docs_hosts_md(tmp_path):
     """Two hosts with two ranks have four rows: times, times with a late rank, bytes, CPU."""
     arguments = ["--layout=2x2", "--bytes=40000", "--only=hvdlite", "--only=tcp", "--rounds=1"]
     rows = [row.split(" | ") for row in rows_of_page("hosts", arguments, tmp_path) if "2x2" in row]

@@ -96,7 +96,7 @@ def test_too_many_tensors_for_the_simulator_are_an_error():
         sim.run(PLACE, [(64, 1 / 1025)] * 1025)
 
 
-def test_the_simulators_command_prints_the_bound_and_the_messages():
+def test_the_simulator_prints_times_over_the_links_bound_and_the_number_of_messages():
     words = ["--hosts", "2", "--rate", "1gbit", "--bytes", "1000", "--algorithm", "doubling"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.sim", *words], capture_output=True, text=True, timeout=99

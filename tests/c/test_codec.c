@@ -103,7 +103,7 @@ static void check_refused(struct codec c, const char *part) {
     CHECK_HAS(ERR->text, part);
 }
 
-TEST(test_a_wrong_parameter_is_refused) {
+TEST(test_a_codec_with_a_wrong_threshold_or_ratio_is_refused) {
     OK(codec_check(TWO, "w", 10, ERR));
     OK(codec_check(ONE, "w", 10, ERR));
     OK(codec_check((struct codec){HVD_CODEC_1BIT, -1}, "w", 10, ERR));

@@ -74,7 +74,7 @@ TEST(test_words_and_residuals_equal_those_of_a_slow_model) {
 }
 
 /* The words were computed by hand, with MXNet's rule. */
-TEST(test_messages_have_the_words_that_mxnet_sends) {
+TEST(test_encoded_gradients_equal_the_bytes_of_mxnets_codecs) {
     static const float IN[18] = {0.5f, -0.5f, 0.4f, 1,  -2, 0,  0, 0.6f, 0,
                                  0,    0,     0,    -1, 1,  -1, 1, 9,    -9};
     static const uint8_t TWO_BITS[] = {0, 0, 0, 0, 0xe3, 0x83, 0x00, 0xbb, 0xe0, 0, 0, 0};
@@ -112,7 +112,7 @@ static void check_sums(struct codec c, int p, size_t n, double factor) {
     CHECK_CASE(memcmp(out, from_sum, n * 4) == 0, "kind %d, %d ranks, n %zu", c.kind, p, n);
 }
 
-TEST(test_the_sum_of_messages_is_exact) {
+TEST(test_a_decoded_sum_of_messages_equals_the_sum_of_decoded_messages) {
     for (int p = 1; p <= CODEC_RANKS; p++) {
         for (size_t s = 0; s < CODEC_NSIZES; s++) {
             check_sums(TWO, p, CODEC_SIZES[s], 1);

@@ -43,7 +43,7 @@ static const struct coll_algorithm *first_that_takes(const struct coll_args *arg
     return NULL;
 }
 
-TEST(test_an_algorithm_takes_every_collective) {
+TEST(test_each_kind_dtype_and_size_of_a_collective_has_an_algorithm) {
     static const size_t BYTES[] = {0,       8,       1 << 10,        1 << 14, (1 << 14) + 8,
                                    1 << 16, 1 << 20, (size_t)1 << 40};
     for (int kind = 0; kind < HVD_KINDS; kind++) {

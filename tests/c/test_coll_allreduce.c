@@ -112,7 +112,7 @@ static void sum_in_slices(struct coll_rank *self) {
     for (int i = 0; i < N; i++) CHECK_INT(data[i], SUM);
 }
 
-TEST(test_slices_of_16_bits_are_rounded_once_between_hosts) {
+TEST(test_a_float16_sum_in_slices_is_rounded_once_between_hosts) {
     static const int PLACED[] = {0, 0, 2, 2, 4, 4};
     struct coll_run_shared shared = {.cases = sum_in_slices};
     struct local_hub *hub = hub_at(hub_on(6, PLACED, true), (struct pace){1024, 4}, BYTES_ALONE);

@@ -74,7 +74,7 @@ TEST(test_a_start_without_memory_for_the_groups_returns_an_error) {
 }
 #endif
 
-TEST(test_a_waiting_writer_goes_before_returning_readers) {
+TEST(test_a_writer_that_waits_gets_the_lock_before_later_readers) {
     int numbers[READERS + 1] = {0, 1, 2};
     start_job_of_one_rank();
     threads_run(READERS + 1, write_or_read, numbers, sizeof *numbers);
@@ -98,7 +98,7 @@ static int end_of_child(double seconds, bool closes, bool lifts) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(test_a_process_ends_at_its_limit) {
+TEST(test_a_process_ends_at_its_time_limit) {
     CHECK_INT(end_of_child(0, false, false), 7);
     CHECK_INT(end_of_child(0.01, false, false), 7);
     CHECK_INT(end_of_child(3600, false, true), 3);
@@ -128,7 +128,7 @@ TEST(test_a_limit_does_not_change_the_waits_of_a_later_job) {
 }
 
 /* At the fork, the parent holds the lock of the kept failures, as any thread of a parent might. */
-TEST(test_a_child_can_keep_failures_whatever_the_parent_did) {
+TEST(test_a_forked_child_records_failures_though_its_parent_held_the_lock) {
     hvd_error error = {.code = HVD_RANK_DEAD, .text = "rank 3 is dead"}, kept;
     int status = 1;
     context_lock_failures();

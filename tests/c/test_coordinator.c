@@ -133,7 +133,7 @@ TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
 }
 
 /* All ranks have a[1], so a[1] fails only when the last rank submits it. */
-TEST(test_grouped_calls_with_different_numbers_fail_even_if_submitted_in_parts) {
+TEST(test_grouped_calls_with_different_numbers_of_tensors_fail_even_if_submitted_in_parts) {
     CHECK_STORY(config_of(2),
                 "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");
 }

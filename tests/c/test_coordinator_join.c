@@ -43,7 +43,7 @@ static void check_refused(struct request r, const char *what) {
     scene_close(&s);
 }
 
-TEST(test_a_collective_whose_result_zeros_would_spoil_fails_after_a_join) {
+TEST(test_after_a_join_a_collective_fails_if_zeros_change_its_result) {
     struct request max = request_of("x", 3);
     max.op = HVD_MAX;
     check_refused(max, "allreduce with op Max");

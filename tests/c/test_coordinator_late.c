@@ -72,7 +72,7 @@ TEST(test_pieces_come_in_order) {
                                       "t=1 f -> Ta:131072-212992 R");
 }
 
-TEST(test_tensors_of_some_kinds_are_never_cut) {
+TEST(test_adasum_allgather_and_2bit_tensors_are_not_cut_into_pieces) {
     struct request whole[] = {request_of("a", 100 * KIB), gather_of("b", 100 * KIB, 1),
                               request_of("c", 100 * KIB)};
     whole[0].op = HVD_ADASUM;

@@ -41,7 +41,7 @@ SCENE(test_the_error_names_the_rank_that_left_first_not_the_lowest, config_of(3)
 
 /* A rank that had not submitted the tensor must not get the error, because the rank's next tensor
  * of this name may be a later use of the name. */
-TEST(test_only_ranks_that_had_submitted_get_the_error) {
+TEST(test_the_error_about_a_rank_that_left_reaches_only_ranks_that_submitted_the_tensor) {
     CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
 }
 

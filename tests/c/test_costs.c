@@ -52,7 +52,7 @@ TEST(test_few_ranks_never_take_the_circulant) {
 }
 
 /* On 512 ranks a ring took 52 ms for 64 KB, when it was the only choice above 16 KB. */
-TEST(test_many_ranks_take_the_circulant_in_the_middle) {
+TEST(test_many_ranks_choose_the_circulant_algorithm_for_medium_sizes) {
     CHECK_INT(cheapest(512, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, FAST, HVD_FLOAT32, 128 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, SLOW, HVD_FLOAT32, 64 << 10), COLL_RING);
@@ -131,7 +131,7 @@ TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
 /* A core that sends and receives is slower than a link of 100 Gbit/s. When the choice did not
  * consider this, it chose a ring that took 1.12 and 1.06 times as long as the fastest algorithm,
  * and a circulant that took 1.09 times as long. */
-TEST(test_short_segments_cost_a_core_more) {
+TEST(test_the_choice_considers_a_core_that_is_slower_than_the_link) {
     CHECK_INT(cheapest(32, AT_100, HVD_FLOAT32, 4000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 1000000), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);

@@ -98,7 +98,7 @@ static int differing(int size, int per_host, bool share, bool deterministic) {
     return differ;
 }
 
-TEST(test_the_option_gives_equal_bits_in_every_run) {
+TEST(test_the_deterministic_option_gives_equal_bits_in_every_run) {
     CHECK_INT(differing(3, 1, false, true), 0);
     CHECK_INT(differing(4, 1, false, true), 0);
     CHECK_INT(differing(6, 2, true, true), 0); /* hosts of two ranks */
@@ -111,7 +111,7 @@ TEST(test_a_window_always_gives_equal_bits) {
 }
 
 /* If bits never differed, the tests that compare the bits of runs would prove nothing. */
-TEST(test_without_the_option_runs_differ_in_bits) {
+TEST(test_without_the_deterministic_option_bits_differ_between_runs) {
     CHECK(differing(3, 1, false, false) > 0);
     /* three hosts, because two summands have only one order */
     CHECK(differing(6, 2, true, false) > 0);

@@ -107,7 +107,7 @@ TEST(test_errors_reach_a_host_whose_leader_is_silent) {
     stop.lowest = NULL;
 }
 
-TEST(test_a_rank_that_returns_in_time_goes_on) {
+TEST(test_a_stopped_rank_that_continues_before_the_limit_stays_in_the_job) {
     for (int rank = 0; rank < RANKS; rank += 2) run_stop(rank, true, 0, ENOUGH_TO_RETURN);
 }
 

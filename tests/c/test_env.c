@@ -69,7 +69,7 @@ static void check_refused(enum reader reader, const char *text, bool own, double
     CHECK_HAS(ERR->text, READERS[reader].expected);
 }
 
-TEST(test_good_values_are_read_and_bad_values_are_refused) {
+TEST(test_a_variable_with_a_wrong_value_is_refused_and_with_a_right_value_read) {
     for (enum reader reader = FLAG; reader <= SECONDS; reader++) {
         double usual = value_of(reader, HVD_OK);
         for (int i = 0; READERS[reader].good[i]; i++) {

@@ -97,7 +97,7 @@ TEST(test_a_long_chain_of_causes_keeps_the_first_cause) {
 
 /* ---- the log ---- */
 
-TEST(test_levels_have_names_in_any_case) {
+TEST(test_names_of_log_levels_are_read_in_upper_and_lower_case) {
     static const struct {
         const char *name;
         enum log_level level;

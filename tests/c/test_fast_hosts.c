@@ -92,7 +92,7 @@ ENGINES_BY(late_main, arg, spin(ranks, rank)) {
     }
 }
 
-TEST(test_a_late_rank_uses_the_fast_path_or_negotiates) {
+TEST(test_ranks_negotiate_only_if_a_rank_is_late_for_long) {
     for (int p = 2; p <= 5; p = more_ranks(p)) ranks_run_hub(p, hosts(p), late_main, &(int){p / 2});
 }
 

@@ -80,7 +80,7 @@ TEST(test_a_batch_has_one_kind_dtype_op_and_scale) {
     plan_is(r, 1000, "010102");
 }
 
-TEST(test_tensors_of_some_kinds_are_not_fused) {
+TEST(test_allgather_and_adasum_tensors_are_not_fused) {
     struct request r[] = {gather_of("a", 1, 1), request_of("b", 1), gather_of("c", 1, 1),
                           request_of("d", 1)};
     plan_is(r, 1000, "0121");
@@ -142,7 +142,7 @@ TEST(test_without_a_limit_all_tensors_are_decided_immediately) {
 }
 
 /* Two batches of any size may be decided, and more if together they fit into a piece. */
-TEST(test_a_fixed_limit_leaves_room_for_two_batches) {
+TEST(test_a_fixed_number_of_bytes_ahead_allows_two_batches) {
     struct ahead p = {.bytes_ahead = 2000};
     CHECK_INT(ahead_piece(&p), 1000);
     CHECK(ahead_takes(&p, SIZE_MAX, 0));
@@ -178,7 +178,7 @@ static void check_piece(const struct ahead *p, double expected) {
                expected);
 }
 
-TEST(test_the_limit_follows_the_measured_rate) {
+TEST(test_the_size_of_a_piece_follows_the_measured_rate) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     check_piece(&p, LEAST);
     double now = run(&p, 10 * MIB, 1e9, 5);

@@ -48,7 +48,7 @@ static void *ask(void *arg) {
     return NULL;
 }
 
-ENGINES_TEST(test_threads_share_handles, ranks_run, 1, 3) {
+ENGINES_TEST(test_all_threads_that_finish_one_handle_see_its_result, ranks_run, 1, 3) {
     struct started all[HANDLES];
     struct asker askers[ASKERS];
     for (int i = 0; i < HANDLES; i++) start(&all[i], me, i);
@@ -127,7 +127,7 @@ ENGINES_TEST(test_the_engine_allocates_the_output_of_an_open_tensor, ranks_run, 
 /* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all ranks,
  * its memory is not touched, and an allgather reports every rank's rows. The tensors of a batch
  * have consecutive turns and the same last turn. */
-ENGINES_TEST(test_tensors_that_another_library_moves_get_turns, ranks_run, 1, 3) {
+ENGINES_TEST(test_tensors_moved_by_another_library_have_one_order_on_all_ranks, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
     int64_t turns[2 * N], of_all[MOST_RANKS * 2 * N], last_of[N + 1] = {0};

@@ -89,7 +89,7 @@ static void compare(struct coll_rank *self) {
 
 static struct coll_run_shared compared = {.cases = compare};
 
-TEST(test_all_kinds_on_one_host_have_the_same_bits_with_any_number_of_threads) {
+TEST(test_results_on_one_host_have_the_same_bits_with_any_number_of_threads) {
     for (int size = 1; size <= 4; size = more_ranks(size))
         ranks_run_on_window(size, coll_rank_main, &compared);
 }

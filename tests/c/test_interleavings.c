@@ -96,7 +96,7 @@ static void ring_or_sleep(int task) {
     }
 }
 
-TEST(test_no_ring_is_lost) {
+TEST(test_a_sleeper_sees_each_ring_of_its_doorbell) {
     sleeper.rings = 2;
     printf("doorbell: %ld orders, ", interleave(2, AT_WILL, ring_or_sleep, open_bell, close_bell));
     sleeper.rings = 1;

@@ -109,7 +109,7 @@ TEST(test_a_clique_plans_a_collective_once) {
     free(c);
 }
 
-TEST(test_a_clique_plans_messages_and_sends_one_at_a_time) {
+TEST(test_a_communicator_of_xla_refuses_a_second_send_before_the_wait_for_the_first) {
     char in[8] = "message", out[8];
     struct clique *c = opened();
     char *sent, *received, *second;
@@ -196,7 +196,7 @@ TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     free(late);
 }
 
-TEST(test_a_clique_whose_group_is_not_open_refuses_all) {
+TEST(test_a_communicator_of_xla_without_an_open_group_refuses_each_call) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = announced();
     char *sent, *received;

@@ -136,7 +136,7 @@ TEST(test_each_late_send_or_receive_fails_and_the_next_one_matches) {
     }
 }
 
-TEST(test_a_late_send_matches_the_next_receive_after_a_receive_from_any_rank_failed) {
+TEST(test_if_a_wildcard_receive_has_expired_a_late_send_matches_the_next_one) {
     struct job j;
     OWN(note_free) struct note first, next, sent;
     job_begin(&j, false);
@@ -171,7 +171,7 @@ TEST(test_a_receive_from_any_rank_prefers_a_send_that_still_waits) {
 
 /* The younger receive must not fail first, because rank 0's next tensor matches the older
  * receive. */
-TEST(test_a_receive_does_not_fail_before_an_older_receive_from_any_rank) {
+TEST(test_a_receive_does_not_expire_before_an_older_wildcard_receive) {
     struct job j;
     OWN(note_free) struct note any, younger, other, sent, late;
     job_begin(&j, false);
@@ -195,7 +195,7 @@ TEST(test_a_receive_does_not_fail_before_an_older_receive_from_any_rank) {
 }
 
 /* The warning names the oldest tensor, in the list of sends or in the list of receives. */
-TEST(test_the_oldest_tensor_may_be_a_send_or_a_receive) {
+TEST(test_the_oldest_tensor_is_found_among_sends_and_receives) {
     struct job j;
     OWN(note_free) struct note sent, got;
     job_begin(&j, false);

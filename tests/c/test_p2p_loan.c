@@ -171,7 +171,7 @@ static void answer_wrongly(struct ranks *ranks, int rank, void *arg) {
     receive_main(ranks, rank, arg);
 }
 
-TEST(test_only_the_answer_to_the_question_after_a_read_ends_the_receive) {
+TEST(test_a_receive_does_not_end_on_an_answer_to_another_question) {
     if (!has_reads()) return;
     ranks_run_on_window(2, answer_wrongly, &(struct wrong){false, false, P2P_READ, P2P_PIECE});
     ranks_run_on_window(2, answer_wrongly, &(struct wrong){true, false, P2P_WANT, P2P_DONE});

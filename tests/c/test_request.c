@@ -40,7 +40,7 @@ TEST(test_good_requests_pass) {
     for (int dtype = 0; dtype < HVD_DTYPES; dtype++) is(HVD_OK, of_dtype(dtype));
 }
 
-TEST(test_a_wrong_name_is_refused) {
+TEST(test_a_wrong_tensor_name_is_refused) {
     struct request r = request_of("", 3);
     is(HVD_INVALID, r);
     memset(r.name, 'n', sizeof r.name); /* the name has no final zero */
@@ -53,7 +53,7 @@ TEST(test_a_wrong_name_is_refused) {
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }
 
-TEST(test_a_value_out_of_range_is_refused) {
+TEST(test_a_request_with_a_field_out_of_range_is_refused) {
     static const int32_t BAD[] = {-1, 99, INT32_MIN, INT32_MAX};
     static const double NO_SCALE[] = {NAN, HUGE_VAL, -HUGE_VAL};
     for (int i = 0; i < 4; i++) {

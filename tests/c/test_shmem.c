@@ -275,7 +275,7 @@ TWO_TEST(test_settling_a_page_shows_its_written_bytes_to_all_ranks) {
     CHECK_INT(m[1].view[last], 3);
 }
 
-TWO_TEST(test_a_settled_view_follows_the_memory_again) {
+TWO_TEST(test_a_private_view_without_private_pages_shows_writes_to_the_memory) {
     struct host_memory *m = two->m;
     m[0].view[5] = 2;
     OK(settle(&m[0], 0, page_bytes(), ERR));
@@ -283,7 +283,7 @@ TWO_TEST(test_a_settled_view_follows_the_memory_again) {
     CHECK_INT(m[0].view[5], 4);
 }
 
-TEST(test_the_error_shows_the_wrong_address) {
+TEST(test_the_error_about_a_missing_file_of_memory_names_the_file) {
     struct host_memory m;
     CHECK(host_memory_attach(&m, 4096, "/proc/self/fd/9999", ERR) != HVD_OK);
     CHECK(strstr(ERR->text, "/proc/self/fd/9999") != NULL);

@@ -261,7 +261,7 @@ TABLE_TEST(test_a_taken_tensor_is_found_by_name_and_id) {
     tensors_free(NULL);
 }
 
-TABLE_TEST(test_after_a_refusal_submissions_fail_and_old_tensors_stay) {
+TABLE_TEST(test_a_table_that_refuses_new_tensors_keeps_its_earlier_tensors) {
     struct result result = {0}, late = {0};
     add(t, 1, &result, HVD_OK);
     tensors_refuse(t, &(hvd_error){.code = HVD_NOT_INITIALIZED, .text = "left"});

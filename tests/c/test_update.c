@@ -78,7 +78,7 @@ static void check_rule(int rule, float limit, size_t at, size_t n) {
                rule_name(rule), limit, n, at);
 }
 
-TEST(test_weights_and_states_follow_each_rule) {
+TEST(test_each_optimizer_rule_updates_the_weights_and_states) {
     static const size_t RANGES[][2] = {{0, 0},  {0, 1},   {3, 1},  {0, 16},
                                        {5, 33}, {1, 102}, {0, 103}};
     for (int rule = HVD_SGD; rule < HVD_RULES; rule++)

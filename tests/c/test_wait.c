@@ -60,7 +60,7 @@ TEST(test_after_long_waits_the_next_wait_naps_immediately) {
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
-TEST(test_work_without_a_wait_does_not_change_the_next_wait) {
+TEST(test_a_call_without_a_wait_does_not_change_how_the_next_wait_begins) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
@@ -75,7 +75,7 @@ static int first_phase(struct wait_policy policy, double now) {
 
 /* When waits did not sleep after a late yield, each yield cost a time slice if other programs ran,
  * and jobs took longer than with Gloo. */
-TEST(test_after_a_yield_that_ends_late_waits_sleep_for_a_while) {
+TEST(test_waits_sleep_for_a_while_after_a_yield_that_took_long) {
     struct crowd crowd = {0};
     struct wait_policy yields = {0, 300e-6, &crowd}, spins = {30e-6, 300e-6, &crowd};
     struct waiter early = {0}, late = {0};

@@ -193,7 +193,7 @@ TEST(test_a_damaged_message_is_refused_or_read_safely) {
     }
 }
 
-TEST(test_another_version_is_refused) {
+TEST(test_a_negotiation_message_of_another_version_is_refused) {
     OWN(wire_free) struct wire_writer w = {0};
     struct wire_reader r;
     OK(wire_put(&w, &(struct wire_item){.type = WIRE_BYE}, ERR));

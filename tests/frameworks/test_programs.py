@@ -90,7 +90,7 @@ MODELS = str(TESTS / "scripts" / "elastic_models.py")
 
 
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
-def test_survivors_train_torch_on_from_the_last_commit(dead, where):
+def test_survivors_go_on_with_torch_from_the_last_commit(dead, where):
     results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
     # If the dead rank has sent all gradients, the other ranks complete its last step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
@@ -101,7 +101,7 @@ def test_survivors_train_torch_on_from_the_last_commit(dead, where):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend, dead", [("tensorflow", 0), ("jax", 2)])
-def test_survivors_fit_keras_on_from_the_last_commit(backend, dead):
+def test_survivors_go_on_with_keras_fit_from_the_last_commit(backend, dead):
     """A rank is killed after batch 3 of the second epoch; every second batch is committed.
 
     On these backends a graph raises the error. Training with 3 processes takes 25 s.

@@ -36,8 +36,8 @@ def loss_of_one_process() -> dict:
 
 
 @pytest.mark.parametrize("library", TOLERANCE)
-def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_one_process):
-    """Here with three ranks; test_trees_are_trained_between_two_hosts has two ranks."""
+def test_all_ranks_get_equal_trees_with_about_the_loss_of_one_process(library, loss_of_one_process):
+    """Here with three ranks; test_two_hosts_train_equal_trees has two ranks."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]
@@ -47,7 +47,7 @@ def test_all_ranks_have_one_model_with_the_loss_of_one_process(library, loss_of_
 
 
 @pytest.mark.parametrize("library", TOLERANCE)
-def test_trees_are_trained_between_two_hosts(library, loss_of_one_process):
+def test_two_hosts_train_equal_trees(library, loss_of_one_process):
     with or_skip(2) as cluster:
         command = [
             *HVDLITERUN, "-n", "2", "--hostfile", str(cluster.hostfile),

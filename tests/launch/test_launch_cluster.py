@@ -116,7 +116,7 @@ def test_hvdliterun_check_prints_a_row_for_each_host(on_cluster):
     assert done.code == 1
 
 
-def test_hvdliterun_check_sums_on_a_rank_of_each_host(on_cluster):
+def test_hvdliterun_check_runs_an_allreduce_of_one_rank_on_each_host(on_cluster):
     done = on_cluster("--check", "-H", "h0,h1:5").passed()
     assert done.out.splitlines()[-1].startswith("2 ranks compute the right sum, transport mpi")
 

@@ -74,7 +74,7 @@ def fails(text: str, *call, **options) -> None:
 @pytest.mark.parametrize("stale", [False, True], ids=["", "ignore_stale_grad"])
 @pytest.mark.parametrize("change", CHANGES[:2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_change_on_only_one_rank_is_an_error_on_all_ranks(kind, change, stale, rank, several):
+def test_one_ranks_parameter_change_is_an_error_on_all_ranks(kind, change, stale, rank, several):
     """Without the error, only one rank adds up gradients, or the other ranks wait forever."""
     if stale and kind in ("optimizer", *STORES):
         pytest.skip("needs a DistributedTrainer")
@@ -94,7 +94,7 @@ def test_a_change_on_only_one_rank_is_an_error_on_all_ranks(kind, change, stale,
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_is_right_after_the_same_change_on_all_ranks(kind, change, sparse, rank, size):
+def test_training_is_right_after_equal_changes_of_parameters(kind, change, sparse, rank, size):
     if change in CHANGES[2:] and kind in ("sharded", "on store"):
         pytest.skip("needs a new trainer")
     if kind == "sharded, ftml" or (sparse and kind == "store"):

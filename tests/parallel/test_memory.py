@@ -30,7 +30,7 @@ def test_a_slice_and_a_reshaped_array_are_reduced(rank, size):
     np.testing.assert_array_equal(w.asnumpy().reshape(size, 6)[-1], np.arange(18, 24) * (size - 1))
 
 
-def test_slices_of_one_array_are_reduced_concurrently(rank, size):
+def test_pending_allreduces_of_slices_of_one_array_give_right_results(rank, size):
     """The slices share their array's variable, so MXNet runs the collectives one after another."""
     x = mx.nd.ones((40, 5)) * rank
     for i in range(20):

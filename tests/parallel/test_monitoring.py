@@ -143,7 +143,7 @@ def test_mxnets_profiler_records_operations_of_hvdlite(tmp_path, size, asynchron
 
 
 @pytest.mark.parametrize("name", ["dist_sync_mpi", "horovod"])
-def test_profiling_servers_without_servers_gives_a_clear_warning(name, monkeypatch):
+def test_a_call_to_profile_servers_warns_if_the_job_has_no_servers(name, monkeypatch):
     """Without hvdlite MXNet says: KVStoreHandle passed to profiler is null."""
     monkeypatch.setattr(mx.profiler, "profiler_kvstore_handle", mx.base.KVStoreHandle())
     mx.kv.create(name)

@@ -62,7 +62,7 @@ def test_a_learning_rate_schedule_counts_steps_not_passes(rank):
     assert trainer._optimizer.num_update == 4
 
 
-def test_a_script_may_pass_ignore_stale_grad_only_to_update(rank):
+def test_update_accepts_ignore_stale_grad_if_allreduce_grads_did_not_get_it(rank):
     """Clipping scripts written for Gluon pass no ignore_stale_grad to allreduce_grads()."""
     net = dense_net((6, 6))
     trainer = hvd.DistributedTrainer(net.collect_params(), sgd())

@@ -63,7 +63,7 @@ def test_a_timeline_on_a_full_disk_is_reported(rank, monkeypatch, capfd, a_new_j
     assert (told in capfd.readouterr().err) == (rank == 0)  # only rank 0 writes the timeline
 
 
-def test_the_limits_of_rank_0_count_on_all_ranks(rank, monkeypatch, a_new_job):
+def test_all_ranks_use_the_stall_limits_of_rank_0(rank, monkeypatch, a_new_job):
     """Otherwise ranks would name different limits in the error about one silent rank."""
     monkeypatch.setenv("HVDLITE_STALL_SHUTDOWN_TIME_SECONDS", "4" if rank == 0 else "0")
     hvd.init()

@@ -89,7 +89,7 @@ def test_shared_gradients_train_the_same_weights_with_an_optimizer(flags):
 
 
 @all_flags
-def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
+def test_gradients_of_a_trained_static_net_keep_their_memory(flags, shares):
     """A net with static shapes keeps writing gradients to the memory of its first backward."""
     nets = [made(flags), made(flags)]
     results = []
@@ -107,7 +107,7 @@ def test_gradients_of_a_trained_static_net_are_not_moved(flags, shares):
 
 
 @pytest.mark.parametrize("holds", ["an array", "a list", "a view", "through data"])
-def test_a_gradient_that_a_script_holds_is_not_moved(holds, shares, rank, size):
+def test_a_gradient_that_a_script_references_keeps_its_memory(holds, shares, rank, size):
     """If one rank holds a reference to a gradient, no rank shares this gradient."""
     net = gluon.nn.Dense(4, in_units=3)
     net.initialize(mx.init.Zero())
@@ -147,7 +147,7 @@ def test_shared_gradients_work_with_grad_req_add_and_several_passes(shares):
     assert bool(trainer.zero_copy_parameters) == shares
 
 
-def test_a_gradient_that_gluon_replaces_later_becomes_private(shares):
+def test_a_gradient_that_gluon_replaces_after_a_step_is_not_shared(shares):
     net = made()
     trainer = distributed(net.collect_params())
     one_step(net, trainer, images(0))

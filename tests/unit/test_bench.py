@@ -60,7 +60,7 @@ def test_hvdlite_bench_reports_no_bandwidth_for_a_training_step():
 
 
 @pytest.mark.parametrize("text", ["", "M", "4X", "-1", "1.5M", "4MiB"])
-def test_a_wrong_size_is_refused_with_examples(text):
+def test_a_wrong_number_of_bytes_is_refused_with_an_example_of_a_right_one(text):
     with pytest.raises(ValueError, match="expected a number of bytes such as"):
         cases.parse_size(text)
 

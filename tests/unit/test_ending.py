@@ -33,7 +33,7 @@ EVERY = list(itertools.product((False, True), repeat=5))
         ("failed ever_joined others", None),
     ],
 )
-def test_the_first_step_of_an_ending_process_follows_the_table(facts, expected):
+def test_the_first_step_of_an_ending_process_fits_its_state(facts, expected):
     names = ("failed", "elastic", "in_job", "ever_joined", "others")
     assert first(*(name in facts.split() for name in names)) == expected
 
@@ -51,12 +51,12 @@ def test_the_first_step_of_an_ending_process_follows_the_table(facts, expected):
         ("others", END_JOB),
     ],
 )
-def test_the_last_step_of_an_ending_process_follows_the_table(facts, expected):
+def test_the_last_step_of_an_ending_process_fits_its_state(facts, expected):
     names = ("failed", "clean", "broken", "unsaid", "others")
     assert last(*(name in facts.split() for name in names)) == expected
 
 
-def test_an_ending_process_in_a_job_first_leaves_the_job_or_goes_alone():
+def test_a_process_that_ends_in_a_job_never_ends_without_a_first_step():
     assert {first(f, e, True, j, o) for f, e, _, j, o in EVERY} == {LEAVE, GO_ALONE}
 
 

@@ -161,7 +161,7 @@ WITH_WORKERS |= {"options.py", "containers.py"}
 OPTIONS_AND_ROLE = re.compile(r"\W(?:env[_-]workers?|num[_-]workers)|\"worker\"")
 
 
-def test_the_launcher_calls_its_processes_ranks():
+def test_modules_of_the_launcher_say_rank_instead_of_worker():
     """The option --num-workers and MXNet's role "worker" keep their names."""
     files = [f for f in (ROOT / "hvdlite" / "launch").rglob("*.py") if f.name not in WITH_WORKERS]
     texts = {file.name: OPTIONS_AND_ROLE.sub("", file.read_text()) for file in files}

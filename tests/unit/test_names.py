@@ -33,7 +33,7 @@ def test_numbers_in_names_are_compared_by_value(names, expected):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 8, 9, 90, 98, 99, 995])
-def test_natural_order_does_not_depend_on_gluons_first_number(shift):
+def test_natural_order_does_not_depend_on_the_number_of_the_first_layer(shift):
     layers = [f"dense{shift + i}_{kind}" for i in range(12) for kind in ("bias", "weight")]
     assert in_natural_order(sorted(layers)) == layers
 

@@ -193,7 +193,7 @@ def test_if_two_ranks_cannot_reach_each_other_one_of_them_leaves(pair):
     assert found == 3 * [(0, max(stay) + 1, stay)]
 
 
-def test_the_smaller_part_of_a_split_network_ends():
+def test_the_half_without_rank_0_ends_if_the_network_between_hosts_splits():
     for error in called([0, 1, 2, 3], lost=[0, 2]):
         assert "2 ranks are on this side, and 2 ranks do not answer" in str(error)
 
@@ -224,7 +224,7 @@ def watching():
     listener.close()
 
 
-def test_a_shorter_limit_of_lost_hosts_applies_immediately(monkeypatch, watching):
+def test_a_shorter_timeout_for_lost_hosts_applies_immediately(monkeypatch, watching):
     """The limit also applies while the watch's thread pauses because of a longer limit."""
     looked = threading.Event()
     monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())

@@ -24,7 +24,7 @@ def test_a_step_number_that_differs_on_one_rank_is_found(ranks):
 
 @pytest.mark.parametrize("ranks", RANKS[1:])
 @pytest.mark.parametrize("states", [np.array([41]), np.linspace(-1, 1, 64)])
-def test_optimizer_states_differ_only_if_one_rank_has_other_states(states, ranks):
+def test_the_state_check_finds_a_rank_with_different_optimizer_states(states, ranks):
     of_ranks = np.array([_facts([states])] * ranks, np.float64)
     assert not _differs(of_ranks)
     of_ranks[-1] = _facts([states + 1])

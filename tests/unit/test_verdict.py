@@ -51,7 +51,7 @@ def test_the_report_names_the_rank_that_stood_still_and_not_the_waiting_rank():
     assert found.report[1:] == ["    line of 0"]
 
 
-def test_a_rank_ended_by_a_signal_to_its_agent_did_not_stand_still():
+def test_the_report_about_a_rank_whose_agent_got_a_signal_names_the_signal():
     """Rank 1's report about rank 0 may come before the report of the agent, on a busy host."""
     signs = Signs()
     signs.add(1, b"2 1 0", 1.9)

@@ -78,7 +78,7 @@ def test_a_change_of_parameters_on_only_one_rank_is_an_error_on_all_ranks(
 @KINDS
 @WHEN
 @pytest.mark.parametrize("change", [Model.add, Model.append, Model.remove])
-def test_training_is_right_after_the_same_change_on_all_ranks(change, late, kind, rank, size):
+def test_training_is_right_after_equal_changes_of_parameters(change, late, kind, rank, size):
     model = Model(kind, rank)
     model.step()
     before = [weight.detach().clone() for weight in model.weights]
