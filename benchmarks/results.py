@@ -46,7 +46,7 @@ class Results:
     def ratios(
         self, ours, our_case: str, theirs, their_case: str, ranks: int, suite: str = "speed"
     ) -> List[float]:
-        """Return the ratio within each round: time of theirs / ours."""
+        """Return, for each round, the other system's time divided by hvdlite's time."""
         our_rows = self.rows(ours, ranks, our_case, suite)
         their_rows = self.rows(theirs, ranks, their_case, suite)
         both = our_rows.keys() & their_rows.keys()
@@ -108,7 +108,7 @@ class Results:
                 lines = kept["error"].strip().splitlines()
                 reasons.setdefault((work, name), []).append(lines[0] if lines else "no reason")
         return [
-            f"{name}, {work}, {len(found)} of its jobs: {found[0]}"
+            f"{name}: {len(found)} jobs of the work {work} failed: {found[0]}"
             for (work, name), found in reasons.items()
         ]
 

@@ -29,7 +29,7 @@ def test_hvdlite_bench_runs_every_collective_in_every_kind_of_memory(ranks, tmp_
         "--memory=private,trainer,zero-copy,sharded",
         "--idle=0.2",
     ]
-    # training steps take long: on several ranks, the tests of benchmarks.worker measure them
+    # on several ranks no training steps, which take long: the tests of benchmarks.worker have some
     options += ["--no-tiny" if ranks == 1 else "--no-step"]
     files = [f"--json={tmp_path}/rows.json", f"--csv={tmp_path}/rows.csv"]
     job = assert_passed(mpirun(ranks, *BENCH, *options, *files, timeout=LIMIT))
@@ -173,7 +173,7 @@ def test_the_benchmark_report_shows_medians_and_ratios_within_rounds(tmp_path):
     assert "| work | hvdlite | Horovod | UCC | Horovod, tuned / hvdlite | fastest other /" in text
     assert "| 4 KiB | 2 | 8 | 1 | – | UCC **0.50x** [**0.33x**, 1.0x] |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % [93 %, 93 %] | – | – | – |" in text
-    assert "Gloo, speed-2, 1 of its jobs: exit status 1" in text
+    assert "Gloo: 1 jobs of the work speed-2 failed: exit status 1" in text
     assert "`MPI4PY_LIBMPI=.venv-intel/lib/libmpi.so.12`" in text and str(ROOT) not in text
 
 
@@ -240,7 +240,7 @@ def test_the_benchmark_between_hosts_writes_four_rows_into_docs_hosts_md(tmp_pat
 
 
 def test_the_benchmark_table_of_small_arrays_names_the_fastest_other_system():
-    """UCC, which C calls, is compared with hvdlite's calls from C; brackets have the spread."""
+    """A row compares UCC with hvdlite's calls from C. In brackets: the least and greatest ratio."""
 
     def of_round(ours, mpi, gloo, ucc):
         times = {"hvdlite": ours, small.IN_C: 1, "Open MPI": mpi, "Gloo": gloo, small.UCC: ucc}

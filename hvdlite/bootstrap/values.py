@@ -29,7 +29,9 @@ def send(connection: Any, value: Any) -> None:
     """Send a value that JSON can express."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
-        raise ValueError(f"a value has {len(text)} bytes: expected {MOST_BYTES} at most")
+        raise ValueError(
+            f"this rank sends a value of {len(text)} bytes in JSON: send at most {MOST_BYTES} bytes"
+        )
     connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
@@ -37,5 +39,8 @@ def receive(connection: Any) -> Any:
     """Return the next value; errors are those of :func:`receive_bytes`."""
     (length,) = _LENGTH.unpack(receive_bytes(connection, _LENGTH.size))
     if length > MOST_BYTES:
-        raise ConnectionAbortedError(f"a value has {length} bytes: expected {MOST_BYTES} at most")
+        raise ConnectionAbortedError(
+            f"the peer announces a value of {length} bytes: expected at most {MOST_BYTES}: is the "
+            "version of hvdlite the same on each rank?"
+        )
     return json.loads(receive_bytes(connection, length))

@@ -23,9 +23,10 @@ def named_of(optimizer, named_parameters) -> Dict[torch.Tensor, str]:
     named = {param: name for name, param in pairs if param in own}
     unnamed = [own[param] for param in own if param not in named]
     if unnamed:
+        _, group, place = unnamed[0].split(".")
         raise ValueError(
-            f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as "
-            f"{unnamed[0].replace('noname.', '', 1)} (number of its group, place in the group)"
+            f"named_parameters lacks {len(unnamed)} parameters of the optimizer, such as parameter "
+            f"{place} of param_groups[{group}]: name all parameters of the optimizer"
         )
     return named
 

@@ -1,6 +1,5 @@
-/* In each run a rank dies at another of its steps: all other ranks' waits must end with an error
- * that names the dead rank. Also, messages of different ranks may be delayed and overtake each
- * other without changing a result. */
+/* In each run a rank dies at a different step. All other ranks' waits must end with an error that
+ * names the dead rank. Delayed messages that overtake each other must not change a result. */
 #include "engine_case.h"
 
 #include "random.h"
@@ -74,7 +73,8 @@ static int step(hvd_error *err) {
         for (int r = 0; r < mortal.ranks->size; r++)
             transport_note_death(rank_transport(mortal.ranks, r), mortal.rank, FATE_DIED);
     }
-    return mortal.dead ? error_set(err, HVD_TRANSPORT, "this rank is dead") : HVD_OK;
+    return mortal.dead ? error_set(err, HVD_TRANSPORT, "the test has killed rank %d", mortal.rank)
+                       : HVD_OK;
 }
 
 static int mortal_isend(struct transport *t, const void *data, size_t bytes, int to,

@@ -116,7 +116,7 @@ TEST(test_a_communicator_of_xla_refuses_a_second_send_before_the_wait_for_the_fi
     for (int i = 0; i < 2; i++) {
         ends = false;
         CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
-        CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &second)), "too many messages");
+        CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &second)), "a second message");
         CHECK_INT(MPIABI_Wait(&sent, NULL), 0);
         ends = true;
         CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
@@ -127,7 +127,7 @@ TEST(test_a_communicator_of_xla_refuses_a_second_send_before_the_wait_for_the_fi
     free(c);
 }
 
-/* After an error XLA waits for no other request, but frees the memory of all. */
+/* After an error XLA does not wait for other requests, but frees the memory of all requests. */
 TEST(test_a_failed_receive_waits_for_the_send) {
     char in[8] = "message", out[9];
     struct clique *c = opened();
@@ -236,8 +236,8 @@ TEST(test_an_all_to_all_is_one_collective) {
 TEST(test_an_unknown_type_or_operation_is_an_error) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = opened();
-    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, NULL, MPIABI_SUM, c)), "a type that");
-    CHECK_HAS(said(MPIABI_Allgather(in, 2, NULL, out, 2, NULL, c)), "a type that");
+    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, NULL, MPIABI_SUM, c)), "a dtype that");
+    CHECK_HAS(said(MPIABI_Allgather(in, 2, NULL, out, 2, NULL, c)), "a dtype that");
     CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, 0, c)), "an operation that");
     CHECK_HAS(said(MPIABI_Allreduce(in, out, 1, MPIABI_C_COMPLEX, MPIABI_MAX, c)), "summed only");
     CHECK_INT(runs, 0);

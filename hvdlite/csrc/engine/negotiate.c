@@ -83,8 +83,9 @@ static int coordinate_item(struct negotiation *n, int from, const struct wire_it
     case WIRE_ALIVE: return HVD_OK;
     default:
         return error_set(err, HVD_INTERNAL,
-                         "rank %d sent the coordinator an item of unknown type %d", from,
-                         item->type);
+                         "rank %d sent the coordinator a negotiation entry of unknown type %d: "
+                         "report this defect of hvdlite",
+                         from, item->type);
     }
 }
 

@@ -18,7 +18,8 @@ static int add_failed(struct p2p_failed **list, int peer, const char *name, hvd_
         return HVD_OK;
     }
     struct p2p_failed *made = malloc(sizeof *made + bytes);
-    if (!made) return error_set(err, HVD_NO_MEMORY, "no memory to fail tensor '%s' later", name);
+    if (!made)
+        return error_set(err, HVD_NO_MEMORY, "no memory to record that tensor '%s' failed", name);
     *made = (struct p2p_failed){.next = *list, .peer = peer, .count = 1};
     memcpy(made->name, name, bytes);
     *list = made;

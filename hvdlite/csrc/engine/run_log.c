@@ -26,7 +26,10 @@ int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err) {
 
 int run_log_append(struct run_log *log, double now, hvd_error *err) {
     size_t n = log->nopen;
-    if (!n) return error_set(err, HVD_INTERNAL, "the coordinator sent a batch without tensors");
+    if (!n)
+        return error_set(
+            err, HVD_INTERNAL,
+            "the coordinator sent a batch without tensors: report this defect of hvdlite");
     struct batch *b = malloc(sizeof *b + n * sizeof *log->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n);
     *b = (struct batch){.n = n, .decided = now, .number = ++log->appended};

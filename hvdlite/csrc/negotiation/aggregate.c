@@ -95,7 +95,9 @@ static int hold_report(struct aggregate *a, struct aggregated *e, const struct w
                        struct wire_writer *out, hvd_error *err) {
     for (int i = 0; i < e->n; i++)
         if (e->tops[i] == item->rank)
-            return error_set(err, HVD_INTERNAL, "rank %d has reported cache id %llu twice",
+            return error_set(err, HVD_INTERNAL,
+                             "rank %d has requested the tensor with id %llu twice: report this "
+                             "defect of hvdlite",
                              item->rank, (unsigned long long)item->id);
     e->tops[e->n++] = item->rank;
     if (e->n <= a->tree->nchildren) return HVD_OK;
@@ -154,8 +156,10 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
 }
 
 static int refuse_item(int from, const struct wire_item *item, hvd_error *err) {
-    return error_set(err, HVD_INTERNAL, "rank %d sent an unexpected item of type %d", from,
-                     item->type);
+    return error_set(err, HVD_INTERNAL,
+                     "rank %d sent this rank an unexpected negotiation entry of type %d: report "
+                     "this defect of hvdlite",
+                     from, item->type);
 }
 
 int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, double now,

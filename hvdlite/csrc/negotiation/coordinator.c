@@ -122,7 +122,8 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
                        hvd_error *err) {
     if (!c->owed[rank])
         return error_set(err, HVD_INTERNAL,
-                         "rank %d sent tensor '%s' again, but the coordinator did not ask for it",
+                         "rank %d sent the request for tensor '%s' again, but the coordinator did "
+                         "not ask: report this defect of hvdlite",
                          rank, request->name);
     c->owed[rank]--;
     c->nowed--;

@@ -228,8 +228,8 @@ static int number_ranks(struct tcp_transport *m, const int *ranks, hvd_error *er
     for (int r = 0; r < size; r++) {
         int peer = ranks ? ranks[r] : r;
         if (peer < 0 || peer >= all || m->members[peer] != NOBODY)
-            return error_set(err, HVD_INVALID, "rank %d in a group: expected each of 0 to %d once",
-                             peer, all - 1);
+            return error_set(err, HVD_INVALID, "rank %d of a group is repeated, or is not below %d",
+                             peer, all);
         m->peers[r] = peer;
         m->members[peer] = r;
     }
@@ -320,7 +320,7 @@ static int open_group(struct transport **out, const hvd_socket_group *g, struct 
                       const int *ranks, const struct transport_config *config, hvd_error *err) {
     if (job->ops != &TCP_OPS || g->number <= 0 || g->size <= 0)
         return error_set(err, HVD_INVALID,
-                         "group number %d with %d ranks: expected both above 0, in a job over TCP",
+                         "group %d of %d ranks: expected numbers above 0, and a job over tcp",
                          g->number, g->size);
     struct net *net = self(job)->net;
     struct tcp_transport *m = new_transport(net, job, g->size, err);
