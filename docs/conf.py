@@ -13,8 +13,8 @@ from sphinx.ext.autodoc.mock import MockFinder  # noqa: E402
 import hvdlite  # noqa: E402
 
 reference.write(HERE / "reference")
-# The setting autodoc_mock_imports ends with the import of a module, but hvdlite.torch imports names
-# later.
+# autodoc_mock_imports provides frameworks only while a module is imported, but hvdlite.torch
+# imports names later.
 sys.meta_path.insert(0, MockFinder([*reference.FRAMEWORKS, "jax"]))
 
 project = "hvdlite"
@@ -32,7 +32,7 @@ html_css_files = ["tables.css"]
 myst_heading_anchors = 3  # makes links to #headings work as on GitHub
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# In a docstring, a cross-reference that has no target is an error, except to types and exceptions.
+# A docstring's cross-reference without a target is an error. Types and exceptions need no target.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|obj)", ".*"), ("py:exc", ".*Error")]
 autodoc_preserve_defaults = True  # shows process_set=global_process_set instead of its repr
