@@ -81,7 +81,7 @@ def _stand_in_for_gloo(dist, make) -> None:
             return getattr(real, name)
 
     def _register_backend(self, device, kind, backend=None) -> None:
-        """Register as CUSTOM: DistributedDataParallel casts a GLOO backend to Gloo's C++ class."""
+        """Register as CUSTOM: DistributedDataParallel takes GLOO to mean Gloo's C++ class."""
         if is_ours(backend) and kind != custom:
             kind = custom
             if self.name() in ("gloo", "undefined"):
@@ -104,9 +104,9 @@ def _say(printed: set, rank: int, what: str) -> None:
 def _correct_default(dist, group) -> None:
     """Make hvdlite the default backend of a group if the program named no backend or several.
 
-    PyTorch sets the default to Gloo (no name) or to nothing (several names) and does not find that
-    backend in the group: DistributedDataParallel fails, other calls warn. PyTorch does not pass the
-    group to ``create``, so ``create`` reads it from a local variable of its caller.
+    PyTorch sets the default to Gloo (no name) or to nothing (several names). The group has no such
+    backend, so DistributedDataParallel fails, and other calls warn. PyTorch does not pass the group
+    to ``create``, so ``create`` reads it from a local variable of its caller.
     """
     if hasattr(group, "_set_default_backend") and group.name() in ("gloo", "undefined"):
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

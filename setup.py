@@ -29,8 +29,8 @@ FLAGS = Path("hvdlite/csrc/flags.txt").read_text().split()  # see _build.py
 def find_mpiccs() -> list:
     """Return the mpicc for the MPI that mpi4py will load; or the mpiccs that MPICC names.
 
-    Like mpi4py's wheel for libmpi, this function first searches this Python's environment, then the
-    system. The environment variable MPICC may name several commands, with colons between them.
+    This function searches in this Python's environment, then in the system, because mpi4py's wheel
+    searches libmpi so. The variable MPICC may name several commands, with colons between them.
     """
     if os.environ.get("MPICC"):
         return os.environ["MPICC"].split(os.pathsep)
@@ -78,7 +78,7 @@ def variant_of(ext: Extension) -> str:
 
 
 class BuildVariants(build_ext):
-    """Compiles files that need MPI by mpicc itself, because mpicc adds its MPI's flags and rpath.
+    """Uses mpicc to compile the files that call MPI, because mpicc adds its MPI's flags and rpath.
 
     All other files are compiled once for all extensions.
     """
@@ -113,7 +113,7 @@ class BuildVariants(build_ext):
                     debug=self.debug,
                 )
             ext.extra_objects.append(self.common[file])
-        if variant_of(ext) != NO_MPI:  # from an archive the linker takes only files that are used
+        if variant_of(ext) != NO_MPI:  # the linker takes only the files that it needs of an archive
             self.compiler.create_static_lib(ext.extra_objects, "core", output_dir=self.build_temp)
             ext.extra_objects = [os.path.join(self.build_temp, "libcore.a")]
 

@@ -6,9 +6,9 @@
 A layout RxT has R ranks with T cores each; each rank is bound to its own cores. The calls are
 in-place float32 sums from Python, or in a loop in C. hvdlite, DeepSpeed's operation (with T OpenMP
 threads) and Gloo take turns in the same processes; UCC and each MPI of benchmarks/mpis.py have
-their own processes. With more than 8 ranks, plans of hvdlite also run in teams of each size
-(HVDLITE_TEAM_RANKS). The benchmark needs PyTorch, NumPy and cffi, for the MPIs also mpi4py, but no
-network. A figure is the slowest rank's median time; CPU is a rank's processor time per call.
+their own processes. With more than 8 ranks, hvdlite's persistent collectives (plans) also run with
+HVDLITE_TEAM_RANKS set to each divisor. The benchmark needs PyTorch, NumPy and cffi, for the MPIs
+also mpi4py. A figure is the slowest rank's median time; CPU is a rank's processor time per call.
 
 All jobs together take at most --seconds. The jobs whose results matter most come first. The table
 and the JSON file name every system that did not run, and the reason.
@@ -38,7 +38,7 @@ TOGETHER = {"hvdlite": ["hvdlite", "DeepSpeed", "Gloo"]}  # systems that take tu
 LAUNCH = [sys.executable, "-m", "hvdlite.launch", "--transport", "tcp"]
 LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"  # set by the launchers
 MOST = 80  # seconds of one job, so that a job that hangs leaves time for the others
-LEAST = 5  # a job does not start with fewer seconds
+LEAST = 5  # the benchmark starts no job if fewer seconds are left
 END = harness.KILL_AFTER + 2  # seconds to stop the last job, and to write the results
 OPENMP = {"OMP_PROC_BIND": "false"}  # so that a rank's threads use all its cores, not only one
 
@@ -76,7 +76,7 @@ def plan(nbytes: int) -> Callable:
 
 
 def teams_of(ranks: int) -> Dict[str, Dict[str, str]]:
-    """Return contestant -> environment variables, for each size of a team; 1 means no teams."""
+    """Return contestant -> environment, one for each value of HVDLITE_TEAM_RANKS to measure."""
     if ranks <= 8:
         return {}
     sizes = [size for size in range(1, ranks // 2 + 1) if ranks % size == 0]
@@ -107,7 +107,7 @@ def on_rank(folder: str, contestant: str, threads: int) -> None:
 
 
 def jobs_of(layouts: Sequence[str]) -> List[Tuple[str, str]]:
-    """Return layouts and contestants in the order of measurement: teams are last."""
+    """Return layouts and contestants in the order of measurement; HVDLITE_TEAM_RANKS comes last."""
     systems = [(each, name) for each in layouts for name in ("hvdlite", *mpis.SETTINGS, small.UCC)]
     return systems + [(each, name) for each in layouts for name in teams_of(ranks_of(each))]
 
@@ -138,7 +138,7 @@ def measured(
     jobs: Sequence[Tuple[str, str]], until: float, left_out: Dict[str, str],
     save: Callable[[Dict[str, Any]], None], run: Callable = run_job,
 ) -> Dict[str, Any]:  # fmt: skip
-    """Run the jobs; return their results, and why other results are missing, both by layout.
+    """Run the jobs; return, for each layout, the results, and the reasons for missing results.
 
     :param until: the time.monotonic() at which the last job must have ended.
     :param left_out: contestants that can't run here, each with the reason.

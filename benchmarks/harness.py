@@ -108,7 +108,7 @@ def put(page: Path, texts: Dict[str, str]) -> None:
     page.write_text(whole)
 
 
-# ---- turns and rounds ----
+# ---- systems that are measured alternately, and the rounds of measurements ----
 
 
 def in_turn(contestants: Sequence, number: int) -> list:

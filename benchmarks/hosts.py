@@ -43,7 +43,7 @@ class Layout:
         self.rate = rate
 
     def optimum(self, size: int) -> float:
-        """Return the least number of bytes that a host must send."""
+        """Return how many bytes each host must send at least in an allreduce of ``size`` bytes."""
         return 2 * (self.hosts - 1) / self.hosts * size
 
     def bound(self, size: int) -> Optional[float]:
@@ -90,7 +90,7 @@ def joined(ranks: List[Dict]) -> Dict[str, Dict]:
 
 
 class Found:
-    """The results for one layout and rate."""
+    """The results for one layout and one rate of the links."""
 
     def __init__(self, text: str, rate: str, runs: List[Dict]) -> None:
         self.text, self.layout, self.runs = text, Layout(text, rate), runs
@@ -158,7 +158,7 @@ def costs(found: List[Found], size: int) -> str:
 
 
 def table(kept: Dict[str, Dict[str, List[Dict]]], sizes: List[int]) -> str:
-    """Return the tables for each rate."""
+    """Return tables of times and costs, two for each rate of the links."""
     parts: List[str] = []
     for rate, layouts in kept.items():
         found = [Found(text, rate, runs) for text, runs in layouts.items()]

@@ -4,8 +4,8 @@
 
 JAX calls Open MPI through the library of MPIwrapper (github.com/eschnett/MPIwrapper), built for the
 Open MPI of .venv-frameworks. The arrays are float32 with the given number of bytes per rank, but at
-least one element for each rank; malloc keeps freed memory. "Loop" is an iteration of a fori_loop,
-"call" is a jit call with one collective. The step trains an MLP of 6 layers with 32 rows per rank.
+least one element for each rank. "Loop" is an iteration of a fori_loop, "call" is a jit call with
+one collective. The step trains an MLP of 6 layers with 32 rows per rank.
 Each system has its own job; in each round the systems take turns. Each run adds rounds to
 build/jax-RANKS.json; delete the file to start again. Rank 0 prints each figure as soon as it has
 measured the figure. A figure in the table is the median over rounds of the slowest rank's median.
@@ -68,7 +68,7 @@ def measure() -> dict:
     }  # fmt: skip
 
     def mapped(kind: str, count: int):
-        def once(_, a):  # the returned array depends on the result, but reads only one element
+        def once(_, a):  # XLA keeps the collective, because one element of its result is used
             result = lax.optimization_barrier(getattr(lax, kind)(a, "i", **options[kind]))
             return a.at[:1].set(result[:1])
 
@@ -113,7 +113,7 @@ def on_rank(folder: str, system: str, port: str) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo" if system == GLOO else "mpi")
         jax.distributed.initialize(f"127.0.0.1:{port}", size, rank)
     harness.write(folder, jax.process_index(), measure())
-    if system == MPI:  # otherwise JAX frees communicators after MPI_Finalize, and Open MPI aborts
+    if system == MPI:  # at its exit JAX frees communicators after MPI_Finalize: Open MPI aborts
         from mpi4py import MPI as openmpi
 
         openmpi.Finalize()

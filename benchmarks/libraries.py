@@ -77,7 +77,7 @@ class Gloo(MPI):
 
 
 class DeepSpeed(Gloo):
-    """DeepSpeed's operation for one host's CPUs; a call waits."""
+    """DeepSpeed's allreduce on one host's CPUs; a call returns when the sum is complete."""
 
     def allreduce(self, array, name: str, priority: int):
         return self.hvd(array)
@@ -87,7 +87,7 @@ class DeepSpeed(Gloo):
 
 
 def load_deepspeed():
-    """:raises ImportError: the operation is not there, or is compiled for another PyTorch."""
+    """Import DeepSpeed's allreduce; raise ImportError if it is not compiled for this PyTorch."""
     import torch  # noqa: F401  has the libraries that the operation needs
 
     sys.path.insert(0, str(DEEPSPEED))
@@ -106,7 +106,7 @@ def deepspeed_fails() -> Optional[str]:
 
 
 def open_deepspeed(comm) -> Callable:
-    """Return DeepSpeed's operation, which sums a tensor in place and spins in shared memory."""
+    """Return DeepSpeed's function that sums a tensor in place, in shared memory; it spins."""
     import torch
 
     operation = load_deepspeed()
@@ -132,8 +132,8 @@ class UCC(MPI):
 
 
 def open_ucc(comm) -> Callable:
-    """Return a function that takes a float32 array, and returns a function of ``count`` that sums
-    the array ``count`` times, in a loop in C (benchmarks/ucc_loop.c)."""
+    """Return ``plan``: ``plan(array)(count)`` sums a float32 array ``count`` times with UCC, in a
+    loop in C (benchmarks/ucc_loop.c)."""
     library = ctypes.CDLL(str(UCC_LOOP))
     library.ucc_loop_plan.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
     library.ucc_loop_run.argtypes = ctypes.c_void_p, ctypes.c_int

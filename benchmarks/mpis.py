@@ -23,9 +23,9 @@ HOMES = {"Intel MPI": ROOT / ".venv-intel", "MPICH": ROOT / ".venv-mpich"}
 
 
 def _hydra(mpi: str, **settings: str) -> Dict[str, str]:
-    """Return the settings, plus the settings of each MPI that mpiexec.hydra starts.
+    """Return the settings, plus those that each MPI with mpiexec.hydra needs.
 
-    The wheel of mpi4py loads the library that MPI4PY_LIBMPI names.
+    MPI4PY_LIBMPI names the MPI library that mpi4py's wheel loads.
     """
     library = str(HOMES[mpi] / "lib" / "libmpi.so.12")
     return {"HYDRA_LAUNCHER": "fork", "MPI4PY_LIBMPI": library, **settings}
@@ -44,7 +44,7 @@ SETTINGS: Dict[str, Dict[str, str]] = {
 def launcher(mpi: str, python: Path = Path(sys.executable)) -> List[str]:
     """Return the command that starts unbound ranks; -n and the number of ranks follow.
 
-    :param python: Open MPI's mpirun lies beside this Python, or in PATH.
+    :param python: the ranks' Python; Open MPI's mpirun lies beside it, or in PATH.
     """
     if mpi in HOMES:
         return [str(HOMES[mpi] / "bin" / "mpiexec.hydra")]

@@ -75,7 +75,7 @@ def small():
 
 
 def resnet18():
-    """Like :func:`mlp`, a ResNet-18 for small images; He et al., "Deep Residual Learning", 2015."""
+    """Return what :func:`mlp` returns, for a ResNet-18 for small images (He et al., 2015)."""
     import torch
     from torch import nn
 
@@ -125,7 +125,7 @@ def distribute(system: str, model):
 
 
 def distribute_by(way: str, by: str, model: Any, optimizer: Any) -> Tuple[Any, Any]:
-    """Like :func:`distribute`, for a row and a column of the table of --floor."""
+    """Do what :func:`distribute` does, for a row and a column of the table of --floor."""
     import torch.distributed as dist
     from torch.distributed import BuiltinCommHookType
     from torch.nn.parallel import DistributedDataParallel
@@ -215,7 +215,7 @@ def _own_address() -> str:
 
 
 def has_horovod() -> bool:
-    """Return True if the peers' Horovod supports PyTorch."""
+    """Return True if the benchmarks' installation of Horovod supports PyTorch."""
     command = [str(plan.HOROVOD.python), "-c", "import horovod.torch"]
     return (
         plan.HOROVOD.python.exists()
@@ -247,7 +247,7 @@ def run(name: str, start: Callable[[Path], List[str]], steps: int, settings: Dic
 
 
 def run_here(ranks: int, name: str, shared: bool, **ours: Sequence[str]) -> Dict[str, Dict]:
-    """Return the result of :func:`run` on this machine; the key says how Gloo was set."""
+    """Return the result of :func:`run` on this machine; the key says if LOCAL_WORLD_SIZE is set."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "lo"}
     if shared:
         settings["LOCAL_WORLD_SIZE"] = str(ranks)
@@ -258,7 +258,7 @@ def run_here(ranks: int, name: str, shared: bool, **ours: Sequence[str]) -> Dict
 
 
 def run_on_hosts(name: str, hosts: int, rate: str) -> Dict[str, List[float]]:
-    """Return the result of :func:`run` with one rank on each host, and ratios, as one round."""
+    """Return a round: :func:`run`'s times with one rank on each host, and ratios of the times."""
     settings = {**plan.SETTINGS, "GLOO_SOCKET_IFNAME": "eth0", "OMPI_MCA_mpi_yield_when_idle": "1"}
     start = harness.on_hosts(hosts, rate)
     found = run(name, lambda python: start, STEPS_ON_HOSTS, settings)

@@ -24,9 +24,9 @@ OURS, HOROVOD, TUNED = plan.HVDLITE, plan.HOROVOD, plan.HOROVOD_TUNED
 class Row(NamedTuple):
     """One row of the main table.
 
-    :ivar ours: hvdlite's case.
-    :ivar theirs: Horovod's case.
-    :ivar plain: the case of systems without trainers.
+    :ivar ours: the name of the work that hvdlite does.
+    :ivar theirs: the name of the work that Horovod does.
+    :ivar plain: the name of the work that systems without trainers do.
     """
 
     text: str
@@ -78,7 +78,7 @@ PEERS = [
 
 
 def theirs(row: Row, peer: plan.Contestant) -> str:
-    """Return the other system's case of a row."""
+    """Return the name of the work that a system other than hvdlite does for this row."""
     return row.theirs if peer.library == "horovod" else row.plain
 
 
@@ -130,7 +130,7 @@ def speed_table(results: Results, ranks: int) -> str:
 
 
 def floor_table(results: Results) -> str:
-    """Return a table of zero-copy allreduces and their least time, 2 p S / B: p ranks, S bytes."""
+    """Return a table of zero-copy allreduces and the least times that memory bandwidth allows."""
     lines = []
     for size in plan.LARGE:
         case = cases.one_array("allreduce", size, memory="zero-copy")
@@ -190,7 +190,7 @@ def cpu_table(results: Results) -> str:
 
 
 def memory_table(results: Results) -> str:
-    """Return a table of a rank's peak memory, and its memory at the end (shared pages divided)."""
+    """Return a table of a rank's peak memory, and of its part of the memory at the end."""
     contestants = [
         ("hvdlite", OURS, "memory"), ("hvdlite, zero-copy", OURS, "memory_zero_copy"),
         ("Horovod", HOROVOD, "memory"),
@@ -258,7 +258,7 @@ HELD = [
 
 
 def works() -> Iterator[Tuple[str, str, str]]:
-    """Yield suite, model and optimizer of each line."""
+    """Yield the suite, model and optimizer of each line of the table of updates."""
     for suite, updated in plan.UPDATES.items():
         yield from ((suite, name, optimizer) for name, optimizer in updated)
 

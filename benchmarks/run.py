@@ -30,7 +30,7 @@ SECONDS = {"held_sharded": 0.1, "held_trainer": 0.1, "memory": 0.3, "memory_zero
 
 
 def works(rounds: int) -> Iterator[Tuple[List[str], List[Contestant], int]]:
-    """Yield works, their contestants, and the number of rounds, in the order of measurement."""
+    """Yield names of works ("speed-2": a suite on 2 ranks), their contestants, number of rounds."""
     yield [f"speed-{ranks}" for ranks in plan.RANKS], plan.CONTESTANTS, rounds
     for suite in ("update", "update_large"):
         yield [f"{suite}-2"], plan.UPDATING, rounds
@@ -47,7 +47,7 @@ def works(rounds: int) -> Iterator[Tuple[List[str], List[Contestant], int]]:
 def run(work: str, contestant: Contestant, seconds: float) -> Dict[str, Dict[str, Any]]:
     """Return the results of a contestant's ranks, with the reason if the job has failed.
 
-    :param seconds: seconds for each case, unless SECONDS has another value.
+    :param seconds: seconds for each case, unless the constant SECONDS names this suite.
     """
     suite, _, ranks = work.rpartition("-")
     if not contestant.takes(int(ranks)):

@@ -96,7 +96,7 @@ def of_hvdlite() -> Dict[str, Callable[[int], Callable]]:
 
 
 def of_c() -> Callable[[int], Callable]:
-    """Return a function like :func:`of_mpi`'s; its calls repeat ``hvd_run`` in a loop in C."""
+    """Return a function of a size; the function returns a call that repeats ``hvd_run`` in C."""
     from hvdlite.core.collectives import describe_on, memory_of, reduction
     from hvdlite.core.native import ffi, lib, new_error
     from hvdlite.core.process_set import global_process_set
@@ -185,7 +185,7 @@ def measure(
 ) -> None:  # fmt: skip
     """Measure the libraries in turn, and write the times of a call in microseconds into a folder.
 
-    After each size the rank's file has ``[library][bytes]`` -> the median time and CPU time.
+    The rank's file is written after each size: ``{library: {bytes: [median time, CPU time]}}``.
     """
     found: Dict[str, Any] = {name: {} for name in libraries}
     for nbytes in sizes:
@@ -217,7 +217,7 @@ def on_rank(folder: str, contestant: str) -> None:
     measure(comm, libraries, folder)
 
 
-# ---- all of them ----
+# ---- the jobs, and the tables of their results ----
 
 
 def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
@@ -229,7 +229,7 @@ def run_contestant(contestant: str, ranks: int) -> Dict[str, Any]:
 
 
 def slowest(of_ranks: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return, for each library and each size of all ranks, the slowest rank's result."""
+    """Return the slowest rank's result, for each library and each size that all ranks have."""
     return {
         name: {
             size: max(each[name][size] for each in of_ranks)
@@ -250,7 +250,7 @@ def compared(runs: List[Dict[str, Any]], how: str, size: str) -> str:
     :return: in bold if hvdlite is slower; a dash if hvdlite or all others were not measured.
     """
     ours, others = COMPARED[how]
-    times: Dict[str, List[float]] = {}  # name -> its times in rounds in which hvdlite ran, too
+    times: Dict[str, List[float]] = {}  # other system -> its times, from rounds that hvdlite ran in
     ratios = []
     for run in (run for run in runs if size in run.get(ours, {})):
         there = {name: run[name][size][0] for name in others if size in run.get(name, {})}

@@ -20,7 +20,7 @@ SYSTEMS = ("gloo", "hvdlite")
 
 
 def measure(folder: str, mebibytes: int, turns: int) -> None:
-    """Write, on each rank, for each call the seconds until all ranks have the data."""
+    """Write how many seconds each call takes until all ranks have the data."""
     import torch
     import torch.distributed as dist
 

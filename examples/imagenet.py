@@ -111,7 +111,7 @@ def train(args, store, rank, ranks):
     """Train and validate; return the images/s of all ranks, and of one process (None: unknown)."""
     part = {"num_parts": ranks, "part_index": rank}
     images = records(args.train, args, **part, shuffle=True, **AUGMENT[args.augment])
-    # MXNet's servers sum only gradients, so with them each rank validates alone, on all images.
+    # With MXNet's parameter servers, which sum only gradients, each rank validates on all images.
     part = part if ranks == hvd.size() else {"num_parts": 1, "part_index": 0}
     held_back = records(args.val, args, **part, even=False, resize=args.size * 8 // 7)
     alone = speed_alone(args, forever(images), ranks)
@@ -135,9 +135,9 @@ def train(args, store, rank, ranks):
         seconds += time.perf_counter() - start
         hvd.average_statistics(net.collect_params())
         accuracies = validate(net, held_back, args.classes)
-        # Inference leaves weights in oneDNN's layout. MXNet 1.9.1 may train on before it converts
-        # the weights back, and then equal runs end with different weights. The broadcast converts
-        # the weights.
+        # Inference leaves weights in oneDNN's layout. MXNet 1.9.1 may begin the next training step
+        # before it has converted the weights back; then equal runs end with different weights. The
+        # broadcast converts the weights.
         hvd.broadcast_parameters(net.collect_params())
         mx.nd.waitall()
         if rank == 0:

@@ -58,7 +58,7 @@ def main():
 
 
 def options(description, epochs=20):
-    """Return a parser with the options that all examples of this net have."""
+    """Return a parser with the options that all examples with MNIST have."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add("--epochs", type=count, default=epochs, help="passes over the images (%(default)s)")
@@ -126,7 +126,7 @@ def accuracy(net, batches):
 def progress_bar(steps, hidden):
     """Return a bar on /dev/tty, because mpirun reads stderr. It is invisible without a terminal."""
     try:
-        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar's own)
+        terminal = None if hidden else open("/dev/tty", "w")  # noqa: SIM115 (the bar closes it)
     except OSError:  # there is no terminal, as in a batch job or a test
         terminal = None
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # under `stty tostop` a write would stop the rank

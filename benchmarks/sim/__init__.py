@@ -50,7 +50,7 @@ class Place(NamedTuple):
     # star, torus, or tree:N (a rack's uplink has 1/N of the total rate of its hosts' links)
     topology: str = "star"
     rack: int = 16  # hosts in a rack
-    cores: int = 0  # cores that all hosts share, like emulated hosts; 0: each rank has a core
+    cores: int = 0  # number of cores that all hosts share; 0: each rank has its own core
     costs: Costs = Costs()
     servers: int = 0  # number of parameter servers; 0: hvdlite's core instead
     apart: bool = False  # True: servers have their own hosts

@@ -73,7 +73,7 @@ _Static_assert(sizeof(struct simulated) <= sizeof(struct mutex), "it lies in a m
 
 static struct simulated *of(struct mutex *m) { return (struct simulated *)(void *)m; }
 
-/* Enters the room: from now on let_in() may wake this actor. */
+/* Adds this actor (SimGrid's thread) to the waiting actors, so let_in() can wake it. */
 static void come(struct room *r) {
     if (!r->door) r->door = sg_sem_init(0);
     r->waiting++;
@@ -186,8 +186,8 @@ void *sim_memory(size_t bytes) {
     exit(1);
 }
 
-/* Returns memory that maps the same few MB repeatedly, except for its beginning: there small values
- * and pointers keep their contents. */
+/* Returns addresses that repeat the same few MB of memory. Only the first 256 KiB are real memory,
+ * for values that a rank must read again. */
 static void *large(size_t bytes) {
     enum { KEPT = 256 << 10 };
     void *all = sim_memory(bytes);

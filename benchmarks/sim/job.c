@@ -73,7 +73,8 @@ static void await(struct program *p, int k) {
     if (sleeps) sim_work(set.wake);
 }
 
-/* Computes for `seconds`; returns the part that is too short to simulate now, or 0. */
+/* Lets this rank compute for `seconds` and returns 0; if `seconds` is too short to simulate, only
+ * returns `seconds`, which the caller adds to the next call. */
 static double compute(const struct program *p, double seconds) {
     static const double LEAST = 10e-6;
     if (seconds < LEAST) return seconds;

@@ -24,7 +24,7 @@ def _norm(channels: int) -> Layers:
 
 
 def resnet50() -> Layers:
-    """He et al., arXiv:1512.03385: four stages of bottlenecks."""
+    """Return the layers of ResNet-50 (He et al., arXiv:1512.03385)."""
     layers = [_conv(7, 3, 64, 112), *_norm(64)]
     inputs = 64
     for width, blocks, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
@@ -39,7 +39,7 @@ def resnet50() -> Layers:
 
 
 def vgg16() -> Layers:
-    """Simonyan and Zisserman, arXiv:1409.1556, configuration D."""
+    """Return the layers of VGG-16 (Simonyan and Zisserman, arXiv:1409.1556, configuration D)."""
     layers: Layers = []
     inputs = 3
     for width, convolutions, side in ((64, 2, 224), (128, 2, 112), (256, 3, 56), (512, 3, 28), (512, 3, 14)):  # fmt: skip # noqa: E501

@@ -30,7 +30,7 @@ struct sim_rank {
     struct mutex mutex;
     unsigned events;
     struct queue messages, *transfers; /* by the sending rank */
-    struct wire *streams, arriving;    /* by to */
+    struct wire *streams, arriving;    /* streams: by the receiving rank */
     struct window window;
     struct sim_counts counts;
 };
@@ -39,7 +39,9 @@ struct sim_network {
     int size, ranks_a_host;
     struct sim_costs costs;
     struct sim_rank *ranks;
-    double *busy; /* by host: time when its link became idle, minus the seconds of unused burst */
+    /* by host, a time: the link may send at once what its rate allows from this time until now, but
+     * at most `burst` bytes */
+    double *busy;
 };
 
 static struct sim_rank *self(const struct transport *t) { return (struct sim_rank *)(void *)t; }
@@ -270,7 +272,7 @@ int sim_network_next(struct sim_network *n, int rank) {
     return tag;
 }
 
-/* ---- a function that the linker puts in place of the core's (--wrap) ---- */
+/* ---- replaces the core's function of this name, by the linker's option --wrap ---- */
 
 void __wrap_comm_count_window(const struct comm *comm, size_t bytes);
 

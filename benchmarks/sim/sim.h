@@ -16,9 +16,9 @@ struct sim_costs {
     double latency;
     double message, byte; /* CPU seconds per message and per byte, at each of the two ends */
     double wake;          /* CPU seconds to wake from a sleep */
-    double memory_byte;   /* CPU seconds per byte that a rank writes to its host's window */
+    double memory_byte;   /* CPU seconds per byte that a rank writes to shared memory */
     double call;          /* CPU seconds from a program's call to the engine */
-    double burst, rate;   /* bytes that an idle link passes unpaced; a link's bytes per second */
+    double burst, rate;   /* bytes that an idle link sends at once; a link's bytes per second */
 };
 
 struct sim_counts {        /* between hosts */
@@ -50,10 +50,10 @@ void sim_network_put(struct sim_network *n, int from, int to, int tag, size_t by
 int sim_network_next(struct sim_network *n, int rank);
 
 /* A parameter server in place of the core: workers push each gradient, the servers add them and
- * send the sums back. Each server has a part of a tensor with more elements than MXNet's bound. */
+ * send the sums back. Tensors with more elements than MXNet's bound are divided among servers. */
 struct servers {
     int workers, many;
-    /* true: on extra hosts after the workers' hosts; false: on the hosts of the first workers */
+    /* true: servers run on hosts of their own; false: on the hosts of the first workers */
     bool apart;
     struct sim_network *network;
     const size_t *elements;                 /* by tensor */

@@ -22,18 +22,18 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 SIZES = [64_000, 1_000_000, 10_000_000]
 SECONDS, LEAST, MOST = 2.0, 3, 20  # for each size: seconds of all calls, fewest calls, most calls
-ROUNDS = 2  # the faster round counts, because the simulation has no other load
+ROUNDS = 2  # the faster round counts: other programs disturb it less, and the simulation not at all
 BURST = "8kb"  # a larger burst would send small arrays faster than the rate
 # Ranks must not spin, because all hosts share the machine's cores.
 WAITING = {"HVDLITE_SPIN_MICROSECONDS": "0", "HVDLITE_YIELD_MICROSECONDS": "0"}
 # Costs (not fitted) for a machine whose two cores all hosts share. The cost of a message comes from
-# a call of 64 bytes, which takes 0.06 to 0.11 ms. Over that range the time of 64 KB on 4x2 changes
-# by 10 %.
+# a call of 64 bytes, which takes 0.06 to 0.11 ms. Between these two costs, the simulated time of
+# 64 KB on 4 hosts with 2 ranks each differs by 10 %.
 COSTS = sim.Costs(10e-6, 8e-6, 1e-9, 1e-9, 60e-6, burst=8192 * PAYLOAD, wake=20e-6)
 WORST, MEDIAN, REPLAY = 0.10, 0.05, 0.05
-# A time is the mean over three rates: the given rate, and rates that are lower and higher by this
-# part of the given rate. A small change of the rate can change a time much: 64 KB on 4x2 take
-# 4.4 ms at 0.9605 of the rate, and 4.8 ms at 0.961 of the rate.
+# Simulated times are means over the links' rates r (1 - SHARP), r and r (1 + SHARP), because a
+# small change of the rate can change a time much: 64 KB on 4 hosts with 2 ranks each take 4.4 ms at
+# 0.9605 of the links' rate, and 4.8 ms at 0.961 of the rate.
 SHARP = 0.003
 
 
@@ -58,7 +58,7 @@ LAYOUTS = [FITTED, Layout(4, 1, 200), Layout(4, 2, 200), Layout(8, 1, 50)]
 
 
 def call_together(call) -> tuple:
-    """Make the call at a time on which all ranks agree; return its begin and end on this rank."""
+    """Make the call at the same time on all ranks; return when it began and ended on this rank."""
     import numpy as np
 
     import hvdlite as hvd
@@ -147,12 +147,12 @@ def spans(ranks: List[List[tuple]]) -> List[float]:
 
 
 class Model(NamedTuple):
-    """The model with its one fitted parameter: the usable fraction of a link's rate."""
+    """The simulated network. Its one fitted parameter, ``part``, is the usable part of the rate."""
 
     part: float = 1.0
 
     def simulated(self, layout: Layout, size: int) -> float:
-        """Return the mean over three values of ``part``, because the fit is not more precise."""
+        """Return the time of an allreduce: the mean of simulations with three rates near part."""
         parts = [Model(self.part * near) for near in (1 - SHARP, 1, 1 + SHARP)]
         found = [sim.run(each.place(layout), [(size // 4, 1.0)], **{"yield": 0}) for each in parts]
         return statistics.mean(statistics.median(each["steps"]) for each in found)
@@ -163,7 +163,7 @@ class Model(NamedTuple):
 
 
 def replay(model: Model) -> Tuple[List[List[str]], List[float]]:
-    """Replay gradients that are submitted one by one; return table rows, and the steps' errors."""
+    """Simulate steps that submit gradients one by one; return table rows and relative errors."""
     rows, errors = [], []
     tensors = [(GRADIENT // 4, 1 / GRADIENTS)] * GRADIENTS
     for name, ahead in (("priority", {}), ("FIFO", {"ahead": 0})):
