@@ -7,8 +7,8 @@
 
 #include "transport/comm.h"
 
-/* Memory with only the alignment of an element. slab_free detects a write before the memory, the
- * address sanitizer a write after it. */
+/* Memory with only the alignment of an element. slab_free detects a write in front of the memory;
+ * the address sanitizer detects a write behind the memory. */
 struct slab {
     unsigned char *whole, *data;
     size_t front;
@@ -234,9 +234,8 @@ static inline void coll_cases_run_at(int size, struct pace pace, coll_cases *cas
     ranks_run_hub(size, hub, coll_rank_main, &shared);
 }
 
-/* Runs the cases on several hosts with windows, with the first `most` placements of ranks in HOSTS:
- * uneven; back and forth, so that a lane's ranks are not in rising order; one rank alone on a host;
- * in turn; in blocks. */
+/* Runs the cases on several hosts whose ranks share memory, with the first `most` rows of HOSTS. A
+ * row has the number of ranks, and for each rank the lowest rank of its host. */
 enum { PLACEMENTS = 7 };
 
 static inline void coll_cases_run_on_hosts_at(struct pace pace, struct cost cost, coll_cases *cases,

@@ -19,13 +19,14 @@ struct coll_case {
     const struct coll_algorithm *row; /* the algorithm to run; NULL: coll_run chooses */
     hvd_kind kind;
     int dtype;
-    /* number of elements of the tensor; with `parts`, of a unit; in a reducescatter, of a row */
+    /* number of elements of the tensor (of a row in a reducescatter, of a unit with `parts`) */
     size_t n;
     size_t rows;        /* for reducescatter */
     struct scaling how; /* for allreduce and reducescatter */
     int root;           /* for broadcast */
     bool whole;         /* true: one tensor; false: two tensors */
-    /* numbers of units of n elements: allgather: by rank; alltoall: [from * ranks + to] */
+    /* how many units of n elements a rank sends: an allgather's rank r sends parts[r], in an
+     * alltoall rank `from` sends parts[from * ranks + to] to rank `to` */
     const size_t *parts;
 };
 
@@ -159,8 +160,8 @@ static inline bool result_part(const struct coll_case *c, int ranks, const unsig
                : filled(data, n * element, turned, PERIOD * element);
 }
 
-/* Fills the tile that the rows from one rank to another rank repeat, and returns the size of these
- * rows in bytes. Each pair of ranks has its own tile. */
+/* Returns how many bytes rank `from` sends to rank `to`. The bytes repeat the pattern that this
+ * function writes to `tile`; each pair of ranks has a pattern of its own. */
 static inline size_t pair_tile(const struct coll_case *c, int ranks, int from, int to,
                                unsigned char *tile) {
     fill_tile(c, 0, from * MOST_RANKS + to, tile);

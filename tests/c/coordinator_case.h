@@ -23,8 +23,8 @@ struct scene {
     int size;     /* number of ranks */
     double now;   /* seconds */
     bool *silent; /* by rank: true if the rank does not answer */
-    /* ['a']: the last id of the tensor whose name begins with a; ['A']: the id before that; ['!']:
-     * an id that the coordinator has never given */
+    /* ids['a']: the newest id of the tensor whose name begins with a; ids['A']: its previous id;
+     * ids['!']: an id that the coordinator has never given */
     uint64_t ids[128];
     uint64_t newest; /* the newest id before the last decision */
     struct wire_writer out;
@@ -161,8 +161,8 @@ static inline struct request request_in_short(const char *text) {
     return r;
 }
 
-/* Executes the action of a rank: the part of a word of a story (happens) after the rank's
- * number. */
+/* Executes an action of a rank, written as in a story without the rank's number: "+a" submits the
+ * tensor a (see happens). */
 static inline void acts(struct scene *s, int rank, const char *what) {
     if (*what == '+') return says(s, rank, request_in_short(what + 1), s->now);
     if (*what == '#') return hits(s, rank, s->ids[what[1] & 127], s->now);
@@ -223,8 +223,9 @@ static inline char *trimmed(char *text) {
     return text + strspn(text, " ");
 }
 
-/* Plays sentences "words -> decisions ? this & that", separated by semicolons: executes the words,
- * compares the decisions (in_short), and checks the properties of the first decision (tells). */
+/* Runs a story, a text of sentences "actions -> decisions ? properties" with semicolons between:
+ * executes the actions of ranks (happens), compares the coordinator's decisions (in_short), and
+ * checks the properties of the first decision (tells). */
 static inline void story(const char *file, int line, struct scene *s, const char *text) {
     char copy[1500], decided[1024], *next, *words, *word, *what;
     REQUIRE(strlen(text) < sizeof copy);
@@ -252,7 +253,7 @@ static inline void story(const char *file, int line, struct scene *s, const char
 /* Defines a test with a scene `s`. */
 #define SCENE(name, config) TEST_ON(name, struct scene, s, scene_open(s, config), scene_close(s))
 
-/* Plays a story with a new coordinator. */
+/* Runs a story (see story()) with a new coordinator. */
 #define CHECK_STORY(config, text)                                                                  \
     do {                                                                                           \
         struct scene scene_;                                                                       \

@@ -98,7 +98,8 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return dtype_is_float(dtype) ? result : trunc(result);
 }
 
-/* Returns how far a result may be from the reference: 0, unless 1 / divisor is rounded first. */
+/* Returns how far a result may be from the expected value. Averages of float32 and float64 multiply
+ * by a rounded 1 / divisor; results of other dtypes are exact. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

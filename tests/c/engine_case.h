@@ -132,7 +132,8 @@ static inline void work_split(struct work *w) {
     w->tensor.request.uneven = true;
 }
 
-/* Makes a work; in place if `in_place` is true and the kind allows it. */
+/* Initializes a work: a tensor, its memory and its expected result. It is in place if `in_place` is
+ * true and the kind of collective allows this. */
 static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
                              const char *name, bool in_place) {
     *w = (struct work){.what = c, .owner = me};

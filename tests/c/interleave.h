@@ -26,7 +26,7 @@ static struct {
     bool done[TASKS_MOST], stuck;
     task_ready *awaits[TASKS_MOST]; /* the condition that the task waits for; NULL: none */
     const void *arg[TASKS_MOST];
-    int at, depth; /* the present choice of this run; the number of choices */
+    int at, depth; /* index of this run's next choice of a task; number of recorded choices */
     unsigned char chosen[POINTS_MOST], options[POINTS_MOST];
 } search;
 
@@ -34,7 +34,7 @@ static inline bool task_can_run(int task) {
     return !search.done[task] && (!search.awaits[task] || search.awaits[task](search.arg[task]));
 }
 
-/* Repeats the choices of the previous run, as far as recorded; then takes the first option. */
+/* Returns the recorded choice at this place; if none is recorded, records and returns option 0. */
 static inline int choose(int options) {
     if (options < 2) return 0;
     REQUIRE(search.at < POINTS_MOST);
@@ -67,7 +67,7 @@ static inline void turn(void) {
     swapcontext(&search.contexts[before], next < 0 ? &search.home : &search.contexts[next]);
 }
 
-/* Lets other tasks run until `ready` returns true and this task is chosen. */
+/* Lets other tasks run until `ready` returns true and the search chooses this task. */
 static inline void wait_until(task_ready *ready, const void *arg) {
     search.awaits[search.running] = ready;
     search.arg[search.running] = arg;

@@ -1,4 +1,4 @@
-/* Compiles files of the core with a point before each access to shared memory.
+/* Compiles files of the core so that another task may run before each access to shared memory.
  *
  * Include it after the core's headers, then include the core's files. The Makefile lets the linker
  * take these functions instead of those of the core's objects. */

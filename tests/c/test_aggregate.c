@@ -10,14 +10,15 @@ enum { MOST = 40, IDS = 5, LATE = 60 };
 
 static const double STEP = 1e-3;
 
-/* Ranks with aggregates but no transport. In a step each message moves up by one rank. */
+/* Ranks that combine the requests of the ranks below them in the tree (struct aggregate), without a
+ * transport. In a step each message moves up by one rank. */
 struct job {
     int size;
     struct tree trees[MOST];
     struct aggregate aggregates[MOST];
     struct wire_writer out[MOST];
     double now;
-    int hits[MOST][IDS]; /* how often the coordinator has received the rank's HIT of the id */
+    int hits[MOST][IDS]; /* how often the coordinator has received the rank's request by id */
     int changed[MOST];   /* by rank: number of its requests that the coordinator has received */
     bool over[MOST];     /* by rank: the coordinator has received the rank's join or LEAVE */
     int items;
@@ -128,7 +129,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
-    CHECK_INT(missing(job, 0, 1), 3); /* the requests of the three ranks of rank 3's host */
+    CHECK_INT(missing(job, 0, 1), 3); /* of rank 3's host, whose leader waits for rank 3 */
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
     steps(job, AGGREGATE_SECONDS);
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);
@@ -164,8 +165,8 @@ JOB_TEST(test_a_leader_passes_on_submissions_before_their_ranks_end) {
     CHECK_INT(job->hits[5][1], 2);
 }
 
-/* The rows of an allgather may change in each step. A changed tensor gets a new id, so reports with
- * the old id must not wait for the rank that has changed it. */
+/* The rows of an allgather may change in each step. A changed tensor gets a new id, so a leader
+ * must not keep requests with the old id until the rank that has changed the tensor sends one. */
 JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
     /* the first rank of a host reports a change (id 1), then the last rank of a host (id 2) */
     for (uint64_t id = 1; id <= 2; id++) {
@@ -181,7 +182,7 @@ JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
     CHECK(!job->aggregates[2].newest);
 }
 
-/* The host of rank 17 is below the host of rank 1. Rank 0 has 16 hosts directly below its own. */
+/* The leader of rank 37, rank 17, sends to rank 1, and rank 1 sends to rank 0. */
 TEST(test_two_leaders_in_a_row_do_not_keep_requests_back_for_a_late_rank) {
     static struct job job;
     int host_of[MOST];
@@ -215,7 +216,7 @@ TEST(test_each_report_arrives_once_whenever_ranks_submit) {
                         if (due[r][id] == t) say(&job, r, WIRE_HIT, (uint64_t)id);
                 step(&job);
             }
-            steps(&job, 3 * AGGREGATE_SECONDS); /* a late leader may have delayed reports */
+            steps(&job, 3 * AGGREGATE_SECONDS); /* leaders may keep requests for so long */
             for (int id = 0; id < IDS; id++) {
                 CHECK_INT(missing(&job, id, round), 0);
                 decide(&job, (uint64_t)id);
@@ -262,7 +263,7 @@ static void place(struct placement *p, int size, const int *key) {
     }
 }
 
-/* Counts how often each rank receives a message from rank 0, and the hops. */
+/* Counts how often each rank receives a message that starts at rank 0, and the longest path. */
 static void spread(const struct tree *trees, int rank, int hops, int *heard, int *farthest) {
     heard[rank]++;
     if (hops > *farthest) *farthest = hops;
@@ -320,7 +321,7 @@ TEST(test_a_decision_reaches_every_rank_once_however_ranks_are_placed) {
     int key[MOST_PLACED];
     for (int i = 0; i < 60; i++) {
         size_t hosts =
-            i ? 1 + random_below(&random, 99) : MOST_PLACED; /* three levels below rank 0 */
+            i ? 1 + random_below(&random, 99) : MOST_PLACED; /* makes a tree of four levels */
         int size = i ? 1 + (int)random_below(&random, 99) : MOST_PLACED;
         for (int r = 0; r < size; r++) key[r] = (int)random_below(&random, hosts);
         place(&p, size, key);

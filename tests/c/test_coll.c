@@ -80,7 +80,7 @@ struct fault {
     size_t n;
     int broken;         /* the rank whose link breaks */
     int after;          /* number of waits before the link breaks; 0: it breaks before the call */
-    atomic_bool spread; /* true: the broken rank's call has returned */
+    atomic_bool spread; /* true: the call on rank `broken` has returned */
     int codes[MOST_RANKS];
     unsigned char *data[MOST_RANKS];
     char texts[MOST_RANKS][1024];
@@ -126,8 +126,8 @@ static void fault_main(struct ranks *ranks, int rank, void *arg) {
     scratch_free(&self.outer);
 }
 
-/* The broken rank's call fails, unless it ended before the fault. Each other rank's call succeeds
- * or is told to stop. */
+/* The call of the rank whose link breaks fails, unless the call ended before. The calls of other
+ * ranks succeed, or end because they are told to stop. */
 static void check_fault(struct fault *f, int ranks) {
     int got = f->codes[f->broken];
     if (got == HVD_UNSUPPORTED) return;

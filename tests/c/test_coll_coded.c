@@ -85,8 +85,8 @@ static void run_case(struct coded_rank *self, const struct coded_case *c) {
     }
 }
 
-/* Batches of one and of several tensors: without values, just below and above one word, of several
- * segments. */
+/* Batches of one and of several tensors. A tensor has no values, about as many as one coded word
+ * holds, or so many that it is sent in several segments. */
 static const struct coded_case SHAPES[] = {
     {.sizes = {0}, .ntensors = 1},       {.sizes = {1}, .ntensors = 1},
     {.sizes = {1000}, .ntensors = 1},    {.sizes = {31, 0, 1, 33, 17}, .ntensors = 5},
@@ -170,9 +170,10 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Between hosts "gathered" is chosen up to 5 ranks (2bit) and 9 ranks (1bit), "scattered" for more
- * ranks. "scattered" sends (p - 1) / p of the words and of one byte for each value. On one host
- * "scattered" is chosen for 3 or more ranks and 8 KiB of words or more. */
+/* Of two algorithms (collectives/coded.c), "gathered" is chosen between hosts for at most 5 ranks
+ * (2bit) or 9 ranks (1bit), and "scattered" for more ranks. "scattered" sends (p - 1) / p of the
+ * message, and (p - 1) / p bytes for each value. On one host "scattered" is chosen for 3 or more
+ * ranks and messages of 8 KiB or more. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},

@@ -3,8 +3,8 @@
  * hosts. */
 #include "coll_case.h"
 
-/* run_kind cycles through 2 and through 3 shapes of tensors, and in parallel through these rows.
- * The number of rows is odd and no multiple of 3, so every scaling runs with every shape. */
+/* The number of rows is odd and no multiple of 3: run_kind takes the next row and the next of 2 or
+ * 3 shapes of tensors at the same time, so every row runs with every shape. */
 static const struct scaling SCALINGS[] = {
     OPS(UNSCALED){HVD_SUM, 0.5, 1}, {HVD_AVERAGE, 0.5, 4}, {HVD_MAX, 2, -0.5}, {HVD_MIN, 2, -0.5},
     {HVD_PRODUCT, 2, 0.25},         {HVD_SUM, 2, 0.25},    {HVD_AVERAGE, 1, 2}};
@@ -79,8 +79,8 @@ TEST(test_every_kind_dtype_and_operation_is_right_on_few_elements) {
     coll_cases_run_on_hosts(small_cases, PLACEMENTS);
 }
 
-/* Sizes at which chunks, parts or the data are exactly one segment, fill the window, or have one
- * element less or more. */
+/* Runs sizes at which a rank's part of the data is exactly one segment, or the data fill the shared
+ * memory, and sizes with one element less or more. */
 static void segment_cases(struct coll_rank *self) {
     static const int DTYPES[] = {HVD_FLOAT32, HVD_INT8, HVD_BFLOAT16};
     static const size_t SEGMENTS[] = {1, 5, 4};

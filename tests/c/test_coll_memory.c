@@ -4,8 +4,7 @@
 
 #include "base/os.h"
 
-/* ---- a transport that uses a transfer's memory from its posting until its wait, as MPI may
- * ---- */
+/* ---- a transport that, like MPI, uses a transfer's memory until the wait for the transfer ---- */
 
 struct posted {
     struct transfer inner;

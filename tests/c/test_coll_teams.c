@@ -1,5 +1,5 @@
-/* Allreduces in teams: the same bits as in one team, with any number of teams and threads; a rank
- * that is late, or never comes. */
+/* Allreduces in teams (consecutive ranks of a host that sum their data first) give the same bits
+ * with any number of teams and threads. A rank may be late, or never come. */
 #include "check.h"
 
 #include "base/os.h"
@@ -99,7 +99,7 @@ TEST(test_a_rank_that_never_comes_ends_all_waits) {
     for (int absent = 0; absent < 6; absent++) ranks_run_on_window(6, fail_without, &absent);
 }
 
-/* Rank 5 of 9 wants teams of this size; 0: no rank does, so the ranks measure. */
+/* Rank 5 of 9 asks for teams of this size; 0: no rank asks, so the ranks measure the fastest. */
 static void choose(struct ranks *ranks, int rank, void *wanted) {
     const struct comm *comm = rank_comm(ranks, rank);
     size_t want = rank == 5 ? *(size_t *)wanted : 0;

@@ -29,9 +29,9 @@ static void *write_or_read(void *arg) {
     if (*(int *)arg) return read_on(arg);
     while (atomic_load(&reading) < READERS) clock_nap(1e-3);
     struct job *job;
-    /* While the writer waits once, readers enter about 2 times; without priority for writers, often
-     * thousands of times. Readers also enter often if the writer loses its core just before it
-     * waits. */
+    /* Readers take the lock about 2 times during a wait of the writer; without priority for
+     * writers, often thousands of times. They also take the lock often if the writer loses its core
+     * just before it waits. */
     int overtaken = 0;
     for (int i = 0; i < HOLDS; i++) {
         int before = atomic_load(&turns);

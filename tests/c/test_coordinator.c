@@ -47,7 +47,7 @@ TEST(test_a_rank_is_asked_for_a_request_that_the_cache_has_dropped) {
                                                 "1+a -> Ta R ? new; 0#! -> S0");
 }
 
-/* After a failed change, the last agreed shape is still valid. */
+/* If ranks disagree on a new shape, the shape on which they agreed last stays in the cache. */
 TEST(test_a_cached_tensor_may_change_its_shape) {
     CHECK_STORY(config_of(2), "*+a -> Ta R; *+a:4 -> Ta R ? new; 0#A -> S0;"
                               "0+a:5 1#a -> Fa ? (5,) & (4,); *#a -> T#a R");
@@ -132,7 +132,7 @@ TEST(test_grouped_calls_with_different_numbers_of_tensors_fail) {
         "1+b 2+b 1+c[2]/3 2+c[2]/3 -> Tb Tc[2] R; 1+a[9] 2+a[9] -> Ta[9] R");
 }
 
-/* All ranks have a[1], so a[1] fails only when the last rank submits it. */
+/* Both calls contain a[1], so its error must wait until rank 1 has submitted a[1], too. */
 TEST(test_grouped_calls_with_different_numbers_of_tensors_fail_even_if_submitted_in_parts) {
     CHECK_STORY(config_of(2),
                 "0+a[0]/3 0+a[1]/3 0+a[2]/3 1+a[0]/2 -> Fa[0] Fa[2]; 1+a[1]/2 -> Fa[1]");

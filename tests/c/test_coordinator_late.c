@@ -24,7 +24,7 @@ TEST(test_a_tensor_of_higher_priority_overtakes_undecided_tensors) {
                                  "*+front:250 ->; t=1 f -> Tfront R; t=2 f -> Tthird R");
 }
 
-/* Together c, d and e are longer than a piece. */
+/* c, d and e have more bytes than one batch may have, so e comes in another batch. */
 TEST(test_waiting_tensors_are_fused) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 -> Ta R Tb R; *+c:100 ->; *+d:100 ->;"
                                  "*+e:100 t=1 f -> Tc Td R; t=2 f -> Te R");
@@ -35,7 +35,7 @@ TEST(test_waiting_tensors_are_fused) {
 SCENE(test_many_small_tensors_that_cannot_be_fused_are_decided_at_once,
       CONFIG(RANKS, .bytes_ahead = 2000)) {
     for (int i = 0; i < 12; i++) all_say(s, RANKS, numbered_request(i, 25));
-    CHECK_INT(decide(s, 0), 20); /* items for ten tensors of 100 bytes, in all a piece */
+    CHECK_INT(decide(s, 0), 20); /* two items for each of ten tensors with 1000 bytes in all */
     STORY(s, "f -> Ttensor.10 R");
 }
 
@@ -87,7 +87,7 @@ TEST(test_adasum_allgather_and_2bit_tensors_are_not_cut_into_pieces) {
     }
 }
 
-/* A joined rank supplies zeros for a tensor in one batch only. */
+/* A joined rank can supply zeros only for a whole tensor in one batch. */
 SCENE(test_a_tensor_that_a_joined_rank_lacks_is_not_cut, config_of(2)) {
     STORY(s, "1j 0+a:102400 -> Ta R");
     CHECK(s->got[0].item.whole && !s->got[0].item.cut);
@@ -102,7 +102,7 @@ TEST(test_the_coordinator_ends_only_after_all_ready_tensors) {
     CHECK_STORY(config_of(2000), "*+a:250 *+b:250 *+c:250 *- -> Ta R Tb R; ->; t=1 f -> Tc R B");
 }
 
-/* ---- random stories ---- */
+/* ---- random submissions, joins and decisions ---- */
 
 enum { TENSORS = 30 };
 

@@ -39,8 +39,8 @@ SCENE(test_the_error_names_the_rank_that_left_first_not_the_lowest, config_of(3)
     STORY(s, "0+a -> Fa ? 'a' & rank 2 left & out of data");
 }
 
-/* A rank that had not submitted the tensor must not get the error, because the rank's next tensor
- * of this name may be a later use of the name. */
+/* A rank that had not submitted the tensor must not get the error: its next submission of this name
+ * may belong to a later collective. */
 TEST(test_the_error_about_a_rank_that_left_reaches_only_ranks_that_submitted_the_tensor) {
     CHECK_STORY(config_of(4), "3+a 1+a 2- -> Fa ? rows 1 3");
 }
@@ -135,7 +135,7 @@ SCENE(test_each_of_many_stalled_tensors_has_its_own_error, config_of(2)) {
 SCENE(test_a_tensor_that_stalls_beyond_the_limit_fails, config_of(2)) {
     STORY(s, "t=100 0+stuck t=160 ->; t=160.5 -> Fstuck ? 'stuck' & not by rank 1");
     CHECK_INT(s->got[0].item.error.code, HVD_STALLED);
-    STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* submitted late, but by all ranks */
+    STORY(s, "t=500 ->; t=0 *+stuck t=500 -> Tstuck R"); /* late, but on all ranks */
 }
 
 /* If the rank stays silent, the whole job fails; the tensor alone must not fail before. */

@@ -51,7 +51,7 @@ TEST(test_few_ranks_never_take_the_circulant) {
             CHECK(cheapest(p, FAST, HVD_FLOAT32, bytes) != COLL_CIRCULANT);
 }
 
-/* On 512 ranks a ring took 52 ms for 64 KB, when it was the only choice above 16 KB. */
+/* On 512 ranks a ring takes 52 ms for 64 KB, because it sends 1022 messages one after another. */
 TEST(test_many_ranks_choose_the_circulant_algorithm_for_medium_sizes) {
     CHECK_INT(cheapest(512, FAST, HVD_FLOAT32, 64 << 10), COLL_CIRCULANT);
     CHECK_INT(cheapest(8, FAST, HVD_FLOAT32, 128 << 10), COLL_CIRCULANT);
@@ -74,7 +74,8 @@ TEST(test_the_log_says_which_algorithm_runs_at_which_size) {
     CHECK_TEXT(small, "recursive doubling ");
 }
 
-/* HVDLITE_DETERMINISTIC fuses tensors up to this limit; below it all sums have the same order. */
+/* With HVDLITE_DETERMINISTIC only tensors below this limit are fused, because recursive doubling
+ * adds all elements in the same order. */
 TEST(test_doubling_is_chosen_for_all_sizes_below_its_limit) {
     for (int p = 2; p < 100; p++) {
         size_t border = coll_doubling_bytes(on(p, COST_FIXED));
@@ -99,7 +100,7 @@ TEST(test_the_cost_of_messages_decides_between_tree_and_chain) {
 
 TEST(test_a_chain_has_segments_of_the_cheapest_length) {
     CHECK_INT(coll_chain_segment(on(4, SLOW), 64 << 10),
-              8832); /* sqrt(S a / 2b), in whole cache lines */
+              8832); /* sqrt(bytes * seconds per message / 2 / seconds per byte), in cache lines */
     CHECK_INT(coll_chain_segment(on(4, SLOW), (size_t)1 << 40), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(2, SLOW), 64 << 10), PACE_DEFAULT.segment);
     CHECK_INT(coll_chain_segment(on(4, (struct cost)COST_OF(0, 1e-9, 1)), 64 << 10), 1024);
@@ -122,8 +123,7 @@ TEST(test_an_exchange_sends_at_most_as_many_segments_ahead_as_a_link_holds) {
     CHECK_INT(coll_exchange_depth(on(64, (struct cost){0})), PACE_DEFAULT.depth);
 }
 
-/* On 2 hosts with 100 Gbit/s a ring was chosen for 256 KB. It took 191 us; doubling takes 157
- * us. */
+/* For 256 KB on 2 hosts with 100 Gbit/s a ring takes 191 us, recursive doubling 157 us. */
 TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
     CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
@@ -147,7 +147,7 @@ TEST(test_links_that_slow_far_messages_favor_the_ring) {
     CHECK_INT(cheapest(64, AT_25, HVD_FLOAT32, 16000000), COLL_RING);
 }
 
-/* Ranks fold if their number is not a power of two. Folding needs two more messages. */
+/* If the number of ranks is not a power of two, recursive doubling needs two more messages. */
 TEST(test_doubling_takes_more_steps_unless_ranks_are_a_power_of_two) {
     CHECK_INT(cheapest(64, AT_10, HVD_FLOAT32, 32000), COLL_DOUBLING);
     CHECK_INT(cheapest(48, AT_10, HVD_FLOAT32, 32000), COLL_CIRCULANT);
@@ -172,7 +172,7 @@ static void check_hosts(int size, const int *lowest) {
 
 TEST(test_the_calibration_gives_all_ranks_the_same_costs) {
     check_hosts(2, (const int[]){0, 1});
-    check_hosts(4, (const int[]){0, 1, 1, 1}); /* on uneven hosts some ranks are in no lane */
+    check_hosts(4, (const int[]){0, 1, 1, 1}); /* uneven hosts: ranks 2 and 3 send nothing */
     check_hosts(5, (const int[]){0, 1, 0, 1, 4});
     check_hosts(9, (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8});
 }

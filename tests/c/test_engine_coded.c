@@ -96,8 +96,8 @@ ENGINES_TEST(test_the_residual_of_a_step_goes_into_the_next, ranks_run, 3, 3) {
     CHECK_NEAR((double)w.residual[2], 4, 0);
 }
 
-/* The engine once reported the algorithm of the last tensor without a codec, or of one step of the
- * encoded tensor. */
+/* The engine must report the algorithm of the encoded tensor, not that of one of its steps or of an
+ * earlier tensor. */
 ENGINES(names_algorithms, shared) {
     static const struct {
         struct codec codec;

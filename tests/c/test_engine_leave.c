@@ -177,8 +177,8 @@ TEST(test_a_stalled_tensor_fails_and_later_tensors_run) {
 
 /* ---- when an error arrives, the rank may have submitted the name again, or not yet ---- */
 
-/* Rank 1 leaves right after its last broadcast. The root finishes first, submits the name again and
- * is refused, while other ranks still receive the broadcast that all ranks had submitted. */
+/* Rank 1 leaves right after a broadcast. The root, which finishes first, submits the name again and
+ * gets an error. The other ranks must still receive the first broadcast. */
 ENGINES(next_round_main, arg) {
     OWN(work_free) struct work w, again;
     struct coll_case c = plain_sum(400003);
@@ -219,9 +219,9 @@ TEST(test_each_submission_after_a_leave_fails_once) {
     for (int i = 0; i < 10; i++) ranks_run(3 + i % 2, hasty_main, NULL);
 }
 
-/* Ranks submit a tensor at times around the stall limit. The tensor runs on all ranks, or it
- * stalls; the submission of a rank that comes after the stall matches the next submissions of the
- * other ranks. The job must continue. */
+/* Ranks submit a tensor at times around the stall limit, so the tensor runs or fails. If it fails
+ * before a rank submits it, this rank's submission matches the other ranks' next submissions. The
+ * job must continue. */
 ENGINES_BY(stalling_main, arg, config.options.stall_failure = 0.003) {
     uint64_t random = (uint64_t)me->rank;
     for (int i = 0; i < 150; i++) {

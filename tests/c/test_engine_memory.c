@@ -6,7 +6,7 @@
 #include <malloc.h>
 
 static void submit_without_memory(struct engine_rank *me, struct work *w) {
-    engine_cork(me->engine, true); /* meanwhile the engine needs no memory */
+    engine_cork(me->engine, true); /* a corked engine takes no tensors, so it needs no memory */
     struct rlimit old = limit_to(RLIMIT_AS, 0);
     OK(work_submit(w, ERR));
     setrlimit(RLIMIT_AS, &old);

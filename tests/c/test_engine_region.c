@@ -7,8 +7,8 @@ enum { STRIDE = 1 << 19, WORKS = 12 };
 struct shared_region {
     char *memory; /* the region, with a part for every rank */
     int outside;  /* rank whose tensors are outside of the region; -1: none */
-    int shifted;  /* rank whose tensors have other offsets; -1: none */
-    size_t ahead; /* bytes_ahead: with 1, large tensors are cut */
+    int shifted;  /* rank whose tensors have other offsets than those of other ranks; -1: none */
+    size_t ahead; /* the option bytes_ahead: with 1, large tensors are cut */
 };
 
 TEST(test_a_region_has_only_memory_of_this_ranks_part) {
@@ -91,7 +91,7 @@ TEST(test_a_rank_whose_tensor_lies_outside_the_region_gets_the_same_sum) {
     }
 }
 
-/* Ranks in blocks, ranks in turn, hosts of different sizes, a host with one rank. */
+/* A row has the number of ranks, and for each rank the lowest rank of its host. */
 TEST(test_tensors_in_regions_are_reduced_on_several_hosts) {
     static const int PLACED[][6] = {
         {4, 0, 0, 2, 2}, {4, 0, 1, 0, 1}, {5, 0, 1, 1, 0, 1}, {4, 0, 1, 1, 1}};

@@ -4,7 +4,7 @@
 
 enum { RANKS = 4 };
 
-/* Seconds. An engine that is not stopped may get no core for part of this time. */
+/* Limits in seconds, long enough for an engine that runs but gets no core for a while. */
 static const double SILENCE = 2, ENOUGH_TO_RETURN = 12;
 
 /* While `closed`, the stopped rank's engine receives and sends nothing. */

@@ -1,6 +1,6 @@
-/* Allreduces that update weights shared by the ranks of a host, with the gradients in a region, in
- * a window or on other hosts; and with each host updating only its own stripes of the weights.
- * Collectives that can't have an update are refused. */
+/* Allreduces that update weights in memory that a host's ranks share. The gradients are in shared
+ * or private memory, on one or several hosts. Each host may update only its own stripes (64 KiB) of
+ * the weights. Collectives that can't have an update are refused. */
 #include "engine_case.h"
 
 enum { STRIDE = 1 << 20, WORKS = 7, STEPS = 2 };
@@ -35,8 +35,8 @@ static hvd_update update_of(const struct host *h, int i, int hosts) {
     return u;
 }
 
-/* Returns the index of a value's momentum on a host; SIZE_MAX: the host does not have it. hosts 0:
- * the tensor is not dealt. */
+/* Returns the index of a value's momentum on a host; SIZE_MAX: another host has it. hosts 0: every
+ * host has all of the tensor's momentum. */
 static size_t place_of(int i, size_t k, int hosts, int host) {
     const size_t stripe = HVD_STRIPE / sizeof(float), n = (size_t)hosts;
     if (!hosts) return k;
@@ -94,7 +94,7 @@ ENGINES_BY(update_main, arg, config.options.bytes_ahead = ((const struct job *)a
         engine_rank_wait(me);
         for (int i = 0; i < WORKS; i++) CHECK_INT(works[i].error.code, HVD_OK);
     }
-    /* on every rank, because all weights must be new when the collective ends on any rank */
+    /* each rank checks: all weights must be new as soon as the collective has ended on one rank */
     check_weights(h, works, ranks, hosts, host);
     engine_remove_region(me->engine, &region);
     check_in_order(me, "after");
@@ -156,7 +156,7 @@ TEST(test_pieces_update_their_own_part_of_the_weights) {
     }
 }
 
-/* The last host has fewer ranks, so the last ranks of the other hosts are in no lane. */
+/* The last host may have fewer ranks; then each other host has ranks that only sum on the host. */
 TEST(test_each_host_updates_its_own_stripes) {
     run_dealt(2, 1, AHEAD_UNLIMITED);
     run_dealt(3, 1, AHEAD_UNLIMITED);
@@ -164,7 +164,7 @@ TEST(test_each_host_updates_its_own_stripes) {
     run_dealt(6, 2, AHEAD_UNLIMITED);
     run_dealt(3, 2, AHEAD_UNLIMITED);
     run_dealt(5, 3, AHEAD_UNLIMITED);
-    run_dealt(3, 3, AHEAD_UNLIMITED); /* one host has all stripes */
+    run_dealt(3, 3, AHEAD_UNLIMITED); /* there is only one host */
 }
 
 TEST(test_each_host_updates_its_own_stripes_in_pieces) {

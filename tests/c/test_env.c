@@ -34,8 +34,7 @@ static const struct {
     const char *good[5];
     double values[5];
     const char *bad[12];
-} READERS[] = {/* HVDLITE_WINDOW=garbage once meant 1. */
-               [FLAG] = {"WINDOW",
+} READERS[] = {[FLAG] = {"WINDOW",
                          "expected 0 or 1",
                          {"0", "1"},
                          {0, 1},

@@ -115,8 +115,8 @@ TEST(test_a_rank_that_leaves_ends_waits_on_the_fast_path) {
             ranks_run_hub(p, hosts(p), leaving_main, &(int){rank});
 }
 
-/* Uses some tensors without one rank; returns the seconds of the fastest use. A rank that waits on
- * the fast path asks the missing rank after 0.25 s. */
+/* Reduces tensors that one rank does not submit; returns the seconds of the fastest call. A rank
+ * that waits on the fast path asks the missing rank after 0.25 s. */
 static double use_without_one(struct engine_rank *me, struct hvd_handle *const *tensors, int n) {
     double least = PATIENCE;
     for (int i = 0; i < n; i++) {

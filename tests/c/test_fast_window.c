@@ -8,7 +8,7 @@ enum { ROUNDS = CHECK_SLOW ? 300 : 600, CALLERS = 2, MOST = 8 << 10 };
 struct caller {
     struct engine_rank *me;
     int number;
-    /* by kind: number of rounds without negotiation; the last entry: alltoalls with splits */
+    /* by kind: how many collectives used the fast path; the last entry: alltoalls with splits */
     atomic_int *fast;
     int64_t splits[MOST_RANKS];
     float *lists[2][MOST_RANKS];
@@ -169,8 +169,8 @@ ENGINES_BY(callers_main, arg,
     threads_run(CALLERS, call, own, sizeof *own);
 }
 
-/* If a rank loses its core for long, the ranks negotiate, so on a busy host few rounds are fast.
- * Therefore the callers run again until each kind has used the fast path often enough. */
+/* If a rank loses its core for long, the ranks do not use the fast path but negotiate. Therefore,
+ * on a busy host, the callers run again until each kind has used the fast path often enough. */
 static void run_callers(int p, int per_host) {
     enum { ENOUGH = ROUNDS / 20, RUNS = 20 };
     int kind = 0, kinds = per_host ? 1 : HVD_JOIN + 1;

@@ -29,8 +29,8 @@ static void write_to(const char *name) {
     CHECK_INT(size_of(name), 3);
 }
 
-/* Makes the path a link of `owner` to the victim. If the link is not followed, the victim is
- * unchanged. */
+/* Makes a symbolic link, which `owner` owns, from the path to the victim. If file_open_named does
+ * not follow the link, the victim must be unchanged. */
 static void follows_a_link_of(int owner, bool follows) {
     REQUIRE(symlink(victim, path) == 0 && lchown(path, (uid_t)owner, (gid_t)-1) == 0);
     FILE *file = file_open_named(path);

@@ -124,7 +124,7 @@ TEST(test_random_tensors_fuse_into_full_batches_of_one_kind) {
     }
 }
 
-/* ---- what is decided ahead ---- */
+/* ---- how many bytes may be in batches that have not finished ---- */
 
 enum { MIB = 1 << 20, LEAST = MIB };
 
@@ -186,7 +186,7 @@ TEST(test_the_size_of_a_piece_follows_the_measured_rate) {
     now = run(&p, 64, 1e3, now);
     /* small batches do not count, because they measure the latency */
     check_piece(&p, 10e6);
-    now = run(&p, 10 * MIB, 1e9, 1000); /* idle time does not count */
+    now = run(&p, 10 * MIB, 1e9, 1000); /* the idle time before does not change the rate */
     check_piece(&p, 10e6);
     decided(&p, 10 * MIB, now);
     decided(&p, 10 * MIB, now); /* begins when the previous batch has finished */
@@ -199,14 +199,14 @@ TEST(test_the_size_of_a_piece_follows_the_measured_rate) {
     check_piece(&p, LEAST);
     for (int i = 0; i < AHEAD_RATES; i++) now = run(&p, MIB, 5e9, now);
     check_piece(&p, 50e6);
-    ahead_finished(&p, now); /* no batch is under way */
+    ahead_finished(&p, now); /* changes nothing, because no batch is under way */
 }
 
 TEST(test_the_next_batch_is_decided_shortly_before_the_present_one_ends) {
     OWN(ahead_free) struct ahead p = {.bytes_ahead = AHEAD_MEASURED};
     decided(&p, 4 * MIB, 0);
     CHECK(ahead_takes(&p, 4 * MIB, 0)); /* the rate is unknown */
-    ahead_finished(&p, 0.4);            /* 10 MiB/s: a piece takes 0.1 s */
+    ahead_finished(&p, 0.4);            /* 4 MiB in 0.4 s: a piece, 1 MiB, takes 0.1 s */
     CHECK(ahead_takes(&p, 4 * MIB, 0.4));
     decided(&p, 2 * MIB, 1);
     CHECK_NEAR(ahead_opens(&p), 1.17, 1e-9);
@@ -215,11 +215,11 @@ TEST(test_the_next_batch_is_decided_shortly_before_the_present_one_ends) {
     CHECK(isinf(ahead_opens(&p)));
     ahead_finished(&p, 1.2);
     CHECK_NEAR(ahead_opens(&p), 1.22, 1e-9);
-    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* both together are one piece */
+    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* with the batch of MIB / 2 one piece, which is 1 MiB */
     ahead_finished(&p, 1.3);
     for (int i = 0; i < AHEAD_RATES; i++) run(&p, 10 * MIB, 1e9, 10 + i);
     decided(&p, 10000000, 40);
-    CHECK_NEAR(ahead_opens(&p), 40.005, 1e-9); /* decided when half a piece is left */
+    CHECK_NEAR(ahead_opens(&p), 40.005, 1e-9); /* when 5 ms of the batch, half a piece, are left */
 }
 
 TEST(test_a_clock_that_stands_still_gives_no_rate) {

@@ -124,9 +124,10 @@ ENGINES_TEST(test_the_engine_allocates_the_output_of_an_open_tensor, ranks_run, 
     check_open(kept, n, true, NULL); /* without an engine */
 }
 
-/* Ranks submit delegated tensors in different orders. Each tensor has the same turn on all ranks,
- * its memory is not touched, and an allgather reports every rank's rows. The tensors of a batch
- * have consecutive turns and the same last turn. */
+/* Ranks submit tensors that another library moves (delegated tensors) in different orders. Each
+ * tensor has the same position in the library's order (turn) on all ranks; hvdlite does not touch
+ * its memory; an allgather reports every rank's rows. The tensors of a batch have consecutive
+ * turns, and know the batch's last turn. */
 ENGINES_TEST(test_tensors_moved_by_another_library_have_one_order_on_all_ranks, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];
@@ -176,7 +177,7 @@ struct caller {
     atomic_int *driven; /* number of tensors that were done without a sleep */
 };
 
-/* Runs until a caller has stepped the engine: if other processes use the cores, all callers may
+/* Repeats the run until a waiting caller has run the engine. On a busy machine all callers may
  * sleep instead. */
 static void check_driven(int from, int to, rank_main *run) {
     for (int p = from; p <= to; p = more_ranks(p)) {
@@ -217,8 +218,8 @@ ENGINES_BY(callers_main, arg, spin(ranks, rank)) {
 
 TEST(test_a_caller_that_waits_runs_the_engine) { check_driven(1, 4, callers_main); }
 
-/* A handle is used again and again, also after an error. Its last use is refused without a
- * submission. */
+/* A handle is used again and again, also after an error. The last call is refused immediately, and
+ * submits nothing. */
 ENGINES_BY(again_main, arg, spin(ranks, rank)) {
     float in[64], out[64];
     DROPPED struct hvd_handle *h = new_handle();
@@ -303,7 +304,7 @@ TEST(test_a_waiter_goes_on_at_once_when_its_handle_is_given_up) {
     REQUIRE(thread_start(&other, wait_long, &h, "waits", ERR) == HVD_OK);
     hvd_give_up(h);
     thread_join(other);
-    threads_run(WAITERS, wait_long, same, sizeof *same); /* later waits also end immediately */
+    threads_run(WAITERS, wait_long, same, sizeof *same); /* waits after hvd_give_up end at once */
     CHECK(clock_now() - begin < PATIENCE / 2);
     h->tensor.complete(h, NULL);
     check_finished(h, PATIENCE, HVD_OK);

@@ -1,5 +1,5 @@
-/* Helpers: their parts cover all bytes; only one engine at a time has the helpers. Also a rank's
- * share of the cores. test_helpers_kinds.c has the bits of results. */
+/* Helper threads: their parts cover all bytes, and only one engine at a time uses them. Other tests
+ * check a rank's share of the cores. test_helpers_kinds.c checks results. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -77,8 +77,8 @@ static void stay_on_one_core(void) {
     REQUIRE(!sched_setaffinity(0, sizeof one, &one));
 }
 
-/* Two threads on one core copy no faster than one thread, except by chance, or if two threads get
- * a larger share of a busy core. So at least one of TIMES measurements must choose no helpers. */
+/* Two threads on one core copy no faster than one thread. By chance, or because two threads get a
+ * larger share of a busy core, a measurement may find otherwise, but not each of TIMES. */
 static void *use_one_core(void *arg) {
     enum { TIMES = 50 };
     int times = 0;
@@ -137,7 +137,7 @@ TEST(test_ranks_share_the_cores_that_several_may_use) {
     struct window w;
     for (int r = 0; r < 3; r++) window_init(&w, ranks, 3, r);
     w.self = 0;
-    CHECK_NEAR(cpus_share(&w), 0, 0); /* no rank has told its cores yet */
+    CHECK_NEAR(cpus_share(&w), 0, 0); /* unknown, because no rank has published its cores yet */
     for (size_t i = 0; i < 8; i++) ranks[0].cpus.usable[i] = ranks[1].cpus.usable[i] = true;
     ranks[2].cpus.usable[8] = ranks[2].cpus.usable[9] = true;
     CHECK_NEAR(cpus_share(&w), 4, 1e-9);

@@ -1,5 +1,5 @@
-/* Helpers share the copies and sums of every kind of collective: on one host, on several hosts, by
- * messages, of encoded and of fused tensors. Any number of threads gives the same bits. */
+/* Helper threads share the copies and sums of every kind of collective, in shared memory and with
+ * messages, also of encoded and fused tensors. Any number of threads gives the same bits. */
 #include "coll_case.h"
 #include "engine_case.h"
 
@@ -35,13 +35,14 @@ static bool run_row(struct coll_rank *self, const struct coll_algorithm *row, in
     return code != HVD_UNSUPPORTED && OK(code);
 }
 
-/* Broadcasts by messages neither copy nor add. */
+/* Returns whether helpers can share the algorithm's work: broadcasts by messages have no work. */
 static bool shares(const struct coll_algorithm *row) {
     return row->run != coll_tree && row->run != coll_chain;
 }
 
-/* In a window, and if a rank is alone, helpers take part if the bytes reach LEAST; otherwise if
- * segments, slices or parts are as large. The broadcast of a lone rank copies nothing. */
+/* Checks whether helpers took part. On one host they must if the tensor has at least LEAST bytes.
+ * With messages it must be larger, because each segment must have LEAST bytes. They never take part
+ * in the broadcast of a lone rank, which copies nothing. */
 static void check_calls(const struct comm *comm, const struct coll_algorithm *row, size_t bytes,
                         unsigned calls) {
     bool direct = row->run == coll_direct_allreduce, alone = comm->size == 1;
@@ -195,7 +196,7 @@ TEST(test_encoded_tensors_have_the_same_bits_with_any_number_of_threads) {
 
 /* ---- fused tensors ---- */
 
-/* The tree that moves the packed broadcasts has no work for helpers; packing and unpacking have. */
+/* Helpers share the packing and unpacking of fused broadcasts, not the broadcast of the pack. */
 ENGINES(broadcast_group, arg) {
     enum { TENSORS = 3 };
     struct work works[TENSORS];

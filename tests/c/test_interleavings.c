@@ -1,5 +1,5 @@
-/* The ranks of a host use their shared memory in every order: no ring is lost, no message is read
- * before it is written, no slot is overwritten before all ranks have read it. */
+/* The ranks of a host access their shared memory in every order: doorbells wake ranks, no message
+ * is read before it is written, no data is overwritten before all ranks have read it. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -53,7 +53,8 @@ int comm_wait_slot(const struct comm *comm, uint64_t round, hvd_error *err) {
 
 void comm_count_window(const struct comm *comm, size_t bytes) { (void)comm, (void)bytes; }
 
-/* Lets another task continue at only one access in each page, to limit the number of orders. */
+/* Lets another task run before an access to the first KiB of a page. Doing this before all accesses
+ * gives too many orders to try. */
 static void *turn_at(void *to) {
     if ((uintptr_t)to % 4096 < 1024) turn();
     return to;
@@ -73,7 +74,7 @@ static void *turn_at(void *to) {
 static struct {
     struct doorbell bell;
     atomic_uint work;
-    int rings; /* number of rings by each task */
+    int rings; /* how often each task rings the doorbell */
 } sleeper;
 
 static void open_bell(void) {
@@ -168,11 +169,12 @@ TEST(test_messages_arrive_whole_and_in_order) {
     printf("mailbox: %ld orders\n", interleave(2, most, write_or_read, open_mail, close_mail));
 }
 
-/* ---- the window: more rounds than slots ---- */
+/* ---- the window (shared memory), whose slots are used again for later data ---- */
 
-enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 }; /* FEW: one round; MANY: two */
+/* values that fit into one slot, and values that need two */
+enum { FEW = 3, MANY = 2 * WINDOW_SLOT / (int)sizeof(float) - 100 };
 
-/* The root of broadcasts may be ahead of other ranks by as many rounds as there are slots. */
+/* Several broadcasts in a row, because their root may fill all slots before another rank reads. */
 static const hvd_kind CALLS[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_BROADCAST,
                                  HVD_BROADCAST, HVD_BROADCAST, HVD_ALLREDUCE};
 

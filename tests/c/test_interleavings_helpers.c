@@ -1,5 +1,6 @@
-/* Helpers in every order: each part of the work is done once, before the engine continues; no call
- * of the engine is lost; all helpers end. Also the measurement at the start, in simulated time. */
+/* Helper threads in every order: each part of the work is done once, before the engine continues;
+ * no call of the engine is lost; all helpers end. The measurement at the start runs in simulated
+ * time. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -27,7 +28,8 @@ static bool parts_are_done(const void *arg);
 static bool is_called(const void *call);
 static unsigned present_call(void);
 
-/* The engine waits for parts. A helper waits for the next call, or has waited too long. */
+/* Task 0, the engine, waits until all parts of the work are done. Another task, a helper, waits for
+ * the engine's next call, or finds that it has waited too long. */
 static void let_others_go_on(void) {
     unsigned call = present_call();
     if (search.running == 0)
@@ -80,7 +82,7 @@ static void count_part(const void *arg, int part, int parts) {
 static void run_works(int works) {
     int parts = helpers_begin(of.h, LEAST);
     REQUIRE(parts == search.n);
-    CHECK_INT(helpers_begin(of.h, LEAST), 1); /* another engine works without helpers */
+    CHECK_INT(helpers_begin(of.h, LEAST), 1); /* a second engine gets no helpers meanwhile */
     for (int i = 0; i < works; i++) {
         int own = ++of.work;
         helpers_run(of.h, count_part, &own);
@@ -121,7 +123,7 @@ static void close_helpers(void) { CHECK_INT(started, can_start); }
 
 TEST(test_each_part_of_shared_work_runs_exactly_once) {
     /* for 2 to 5 threads: the most interruptions that take only seconds */
-    static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* if helpers sleep; if they spin */
+    static const int MOST[][4] = {{3, 2, 1, 0}, {2, 1, 1, 0}}; /* row 0: helpers sleep; 1: spin */
     for (int threads = 2; threads <= TASKS_MOST; threads++) {
         for (can_start = threads - 1; can_start >= 0; can_start--) {
             for (spin = 0; spin <= 1; spin++) {
@@ -141,9 +143,9 @@ TEST(test_each_part_of_shared_work_runs_exactly_once) {
 
 /* How long copies take. The unit is the time in which one thread copies one byte. */
 static struct copies {
-    double each, begin; /* with helpers: for each byte; for the first part */
-    int delayed;        /* the number of copies, or of parts of copies, that are late */
-    bool only_helped;   /* true: only copies with helpers are late */
+    double each, begin; /* time with helpers: for each byte; additional for the first part */
+    int delayed;        /* how many copies, or parts of copies, take much longer (DELAY) */
+    bool only_helped;   /* true: only copies with helpers take longer */
     size_t least;       /* the size from which helpers are to be used; 0: none */
 } of_copies;
 static int copies;

@@ -12,7 +12,7 @@ enum { PROCESSES = 3 };
 
 struct deaths {
     struct counter all;
-    int of[PROCESSES]; /* written before `all` counts the death */
+    int of[PROCESSES]; /* number of reported deaths of each process */
 };
 
 static void died(void *arg, int rank) {
@@ -107,8 +107,8 @@ static void note_time(void *arg, int rank) {
     counter_add(&t->all);
 }
 
-/* A process may end during the delay of another process. Its last messages still need the whole
- * delay. */
+/* A second process dies while the report of the first death is delayed. The second death needs the
+ * whole delay, too, because the process's last messages may still arrive. */
 TEST(test_each_death_of_a_process_is_reported_after_the_delay) {
     static const double DELAY = 20e-3;
     struct times times = {.of = {0}};

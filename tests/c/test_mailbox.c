@@ -111,7 +111,7 @@ TEST(test_three_ranks_exchange_messages_in_shared_memory) {
         struct doorbell *bell = &hosts[to].window.ranks[to].doorbell;
         unsigned ticket = doorbell_listen(bell);
         OK(host_send(&hosts[self], to, sent, bytes, ERR));
-        CHECK(atomic_load(&bell->rings) != ticket); /* no sleeping rank misses the ring */
+        CHECK(atomic_load(&bell->rings) != ticket); /* the doorbell wakes the rank */
         for (int looks = 0; looks < 10 && !data; looks++) {
             OK(host_receive(&hosts[to], &from, &data, &size, ERR));
             OK(host_flush(&hosts[self], ERR));

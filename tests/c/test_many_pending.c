@@ -41,7 +41,7 @@ static size_t *shuffled(size_t n, uint64_t seed) {
     return order;
 }
 
-/* Defines a function of n with a scene `s`. */
+/* Defines a function of n that uses a coordinator with test data, the scene `s`. */
 #define MANY(name, n, config)                                                                      \
     static void name##_in(struct scene *s, size_t n);                                              \
     static void name(size_t n) {                                                                   \
@@ -73,7 +73,8 @@ MANY(in_random_order, n, WITH(.stall_failure = 0)) {
     CHECK(s->out.size > n);
 }
 
-/* If there is a stall limit and a rank has left, each decision looks at the waiting tensors. */
+/* With a stall limit, and after a rank has left, the coordinator must look at waiting tensors at
+ * each decision; this must not take time in proportion to their number. */
 MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     for (size_t i = 0; i < n; i++) {
         struct request r = numbered_request((int)i, 3);
@@ -84,8 +85,8 @@ MANY(decided_one_by_one, n, WITH(.stall_failure = 1e9)) {
     CHECK_INT(s->out.size, 0);
 }
 
-/* More tensors are ready than may be decided ahead, and more and more become ready; each finished
- * batch decides one tensor. */
+/* More tensors are ready than the coordinator may put into batches. Each finished batch makes room
+ * for one tensor. */
 MANY(decided_late, n,
      CONFIG(1, .fusion_bytes = 4096, .bytes_ahead = 4096, .cache_capacity = 1000)) {
     for (size_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* Nudges over the loopback ring the doorbell, foreign datagrams ring nothing; a rank that never
- * nudges is detected. */
+/* A nudge (a UDP datagram) wakes the rank that receives it; a foreign datagram does not. A rank
+ * whose nudges never arrive is detected. */
 #include "check.h"
 #include "counter.h"
 
@@ -60,7 +60,7 @@ TRIO_TEST(test_a_rank_that_never_nudges_is_reported, ) {
     CHECK(nudges_missing(t->ranks[0]));
     nudges_send(t->ranks[2], 0, clock_now());
     CHECK(counter_reaches(&t->bells[0], 1));
-    CHECK(nudges_missing(t->ranks[0])); /* the nudge was from another rank */
+    CHECK(nudges_missing(t->ranks[0])); /* rank 1's datagrams are missing */
     nudges_send(t->ranks[1], 0, clock_now());
     CHECK(counter_reaches(&t->bells[0], 2));
     CHECK(!nudges_missing(t->ranks[0]));

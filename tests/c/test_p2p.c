@@ -1,4 +1,4 @@
-/* Point-to-point: order, sizes, receives from any rank, early ends. */
+/* Point-to-point: order, sizes, receives from any rank, and ranks that leave early. */
 #include "letters.h"
 
 #include "engine/stepping.h"
@@ -121,7 +121,8 @@ struct mismatch {
     const char *says;
 };
 
-/* A send of uint8 and a receive that differs, in either order. Later tensors must still run. */
+/* A send of uint8, and a receive of another dtype or size; one of them is late. Later tensors must
+ * still run. */
 ENGINES(mismatch_main, arg) {
     const struct mismatch *m = arg;
     struct work first, next;

@@ -1,5 +1,5 @@
-/* Sends and receives that nothing matches: how they fail, and what their late counterparts get. The
- * clock is a number of the test, which also steps the ranks: they have no engines. */
+/* Sends and receives without a matching call: how they fail, and what a late matching call gets. The
+ * ranks have no engines: the tests set the time and step the ranks. */
 #include "letters.h"
 
 enum { RANKS = 3, LIMIT = 60, TIMES = 5 };
@@ -92,8 +92,8 @@ static void check_got(const struct note *n, int value) {
     CHECK_CASE(i == n->bytes, "byte %zu", i);
 }
 
-/* Rank 0 sends to rank 1. The late rank's peer has given up TIMES sends or receives. `from`: the
- * root of the receives that are late. */
+/* Rank 0 sends to rank 1. One of the two ranks is late: the other's first TIMES calls have failed.
+ * `from`: from which rank late receives expect data, or P2P_ANY. */
 static void check_late(bool late_send, int from, size_t bytes, bool window) {
     enum { OLD = 1, NEW };
     struct job j;
@@ -177,7 +177,7 @@ TEST(test_a_receive_does_not_expire_before_an_older_wildcard_receive) {
     job_begin(&j, false);
     post(&j, &any, 1, HVD_RECV, P2P_ANY, 4, 0);
     post(&j, &younger, 1, HVD_RECV, 0, 4, 0);
-    j.silent[2] = true; /* so the receive from any rank waits */
+    j.silent[2] = true; /* so `any`, which rank 2 could match, must not fail */
     look(&j, 1, 1e9);
     CHECK_INT(any.ends + younger.ends, 0);
     post(&j, &sent, 0, HVD_SEND, 1, 4, 7);
@@ -187,7 +187,7 @@ TEST(test_a_receive_does_not_expire_before_an_older_wildcard_receive) {
     post(&j, &other, 1, HVD_RECV, 2, 4, 0);
     look(&j, 1, 1e9);
     check_stalled(&younger, 0);
-    CHECK_INT(other.ends, 0); /* rank 2 is silent: the watch decides */
+    CHECK_INT(other.ends, 0); /* rank 2 does not answer: not the stall limit decides this case */
     post(&j, &late, 0, HVD_SEND, 1, 4, 8);
     run(&j);
     check_stalled(&late, 0);
@@ -222,9 +222,9 @@ static int messages(struct job *j, enum p2p_type *types) {
     }
 }
 
-/* Rank 1 reads rank 0's memory, one tensor after the other. Rank 0 must learn that the second
- * matches, because the first may take longer than the limit. A tensor that one step reads needs no
- * such message. */
+/* Rank 1 reads two tensors from rank 0's memory, one after the other. Rank 0 must learn that the
+ * second tensor matches, because reading the first may take longer than the limit. A tensor that is
+ * read in one step needs no such message. */
 TEST(test_a_send_that_waits_for_an_older_read_does_not_fail) {
     struct job j;
     struct note sent[2], got[2];

@@ -11,8 +11,8 @@
 
 enum { LONG = P2P_READ_STEP + P2P_LOAN + 3 }; /* bytes, two steps */
 
-/* How the kernel answers a read. NO_DATA: only the cookie can be read. HELD: the first read begins
- * when the ranks have met, and goes on when they meet again. */
+/* How process_vm_readv behaves. NO_DATA: only the cookie (a number that proves whose memory it is)
+ * can be read. HELD: the first read waits in two barriers of the ranks. */
 static enum { READS, NO_READ, NO_DATA, HELD } kernel;
 static atomic_int calls;
 static struct ranks *held;
@@ -71,8 +71,8 @@ TEST(test_long_data_is_read_from_the_senders_memory_if_the_kernel_allows_it) {
     }
 }
 
-/* The offer arrives before the receive, and no thread waits for the receive. The engine's next step
- * once began only when its thread looked for messages again, after up to 0.5 s. */
+/* The offer arrives before the receive is submitted, and no thread waits for the receive. The
+ * receive must not wait until the engine's thread looks for messages again, after up to 0.5 s. */
 ENGINES(unwaited_main, arg) {
     double least = PATIENCE;
     for (int i = 0; i < 20; i++) {
@@ -121,8 +121,8 @@ TEST(test_a_receive_fails_if_the_send_fails_during_the_read) {
     ranks_run_on_window(2, hold, NULL);
 }
 
-/* What a sender without an engine offers; the question that the receiver must send; the sender's
- * wrong answer. */
+/* A false sender: whether the cookie of its offer is wrong or missing, which message the receiver
+ * must send, and the wrong answer. */
 struct wrong {
     bool other_cookie, no_cookie;
     enum p2p_type asked, answer;
@@ -185,7 +185,7 @@ static void count_end(void *arg, const hvd_error *error) { ++*(int *)arg; }
 enum { TENSORS = 6 };
 static const size_t OF_FUZZ[] = {3, P2P_SHORT + 1, P2P_LOAN};
 
-/* Submits sends to rank 1 and receives from it. */
+/* Submits sends to rank 1, and receives of data from rank 1. */
 static void fuzz_submit(struct p2p *p, struct tensor *of, int *ends, char *memory) {
     for (int i = 0; i < TENSORS; i++) {
         struct request *r = &of[i].request;

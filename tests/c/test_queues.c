@@ -54,7 +54,7 @@ static void submit(struct queue_entry *entry) {
     atomic_fetch_add(&passed, 1);
 }
 
-/* Takes entries in blocks and makes the last entry of each block ready first. */
+/* Takes blocks of entries and makes a block's entries ready in reverse order. */
 static void *bring(void *arg) {
     enum { BLOCK = 60 };
     for (int from; (from = atomic_fetch_add(&next_one, BLOCK)) < THREADS * EACH;)

@@ -251,11 +251,11 @@ static double of_halves(int dtype, int op, const double *values, int n, int64_t 
 }
 
 TEST(test_sums_of_16_bit_floats_round_once) {
-    /* with 16-bit accumulators each product would be rounded, and 90000 would overflow */
+    /* in 16 bits each product is rounded, and 300 * 300 overflows */
     static const double FACTORS[] = {300, 300, 0x1p-10};
-    /* if each sum were rounded, both values 1 would be lost */
+    /* 2048 + 1 in float16, and 256 + 1 in bfloat16, lose the 1 */
     static const double BIG[] = {2048, 1, 1}, OF_BFLOAT[] = {256, 1, 1};
-    /* float16 can't hold their sum, but can hold their average */
+    /* float16 can hold the average, but not the sum */
     static const double LARGE[] = {40000, 40000};
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_PRODUCT, FACTORS, 3, 1), 87.875, 0);
     CHECK_NEAR(of_halves(HVD_FLOAT16, HVD_SUM, BIG, 3, 1), 2050, 0);

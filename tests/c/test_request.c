@@ -109,7 +109,8 @@ TEST(test_elements_rows_and_bytes_of_a_request_are_right) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
-/* Changes one more field in each step; the result is the first conflicting field. */
+/* Changes one more field of `other`. The first field that now conflicts with `sum` must be `field`;
+ * FIELD_NONE: no field conflicts. */
 #define CONFLICT(member, value, field)                                                             \
     do {                                                                                           \
         other.member = value;                                                                      \
@@ -138,7 +139,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(grouped, 2, FIELD_GROUPED);
     CONFLICT(delegated, HVD_ASKS, FIELD_DELEGATED);
     sum.delegated = HVD_ASKS;
-    CONFLICT(grouped, 3, FIELD_NONE); /* a rank that asks has no data to compare */
+    CONFLICT(grouped, 3, FIELD_NONE); /* HVD_ASKS: no data to compare */
     other = sum = broadcast_of("x", 3, 0);
     CONFLICT(op, HVD_AVERAGE, FIELD_NONE); /* a broadcast has no op */
     CONFLICT(prescale, 7, FIELD_NONE);
@@ -149,7 +150,7 @@ TEST(test_the_first_field_that_differs_is_found) {
 TEST(test_allgather_rows_may_differ) {
     struct request a = gather_of("x", 3, 5), b = gather_of("x", 4, 5), c = gather_of("x", 3, 6);
     CHECK_INT(request_conflict(&a, &b), FIELD_NONE);
-    CHECK(!request_same(&a, &b)); /* the cache also has the rows */
+    CHECK(!request_same(&a, &b)); /* other rows need another entry of the cache */
     CHECK_INT(request_conflict(&a, &c), FIELD_SHAPE);
     b = gather_of("y", 3, 5);
     CHECK(!request_same(&a, &b));

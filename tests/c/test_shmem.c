@@ -59,7 +59,7 @@ TEST(test_each_part_is_seen_at_the_same_offset_by_all) {
     release_from(parts, 0);
 }
 
-/* A rank that could not attach every part detaches all parts. */
+/* A rank detaches all parts if it could not attach every part. The addresses must stay reserved. */
 TEST(test_a_detached_part_is_not_mapped_but_keeps_its_addresses) {
     struct part parts[N];
     int ends[2];
@@ -109,8 +109,8 @@ TEST(test_an_address_that_leads_to_another_file_is_refused) {
     for (int i = 0; i < 2; i++) close(fds[i]);
 }
 
-/* A refused call must not keep the number of its closed descriptor: a later close would close
- * another file that has got this number. */
+/* If shmem_make fails, it must set fd to -1: another file may get the number of the closed file,
+ * and a later close(fd) would close it. */
 TEST(test_refused_memory_leaves_no_file) {
     int fd = -2;
     signal(SIGXFSZ, SIG_IGN);
@@ -132,7 +132,7 @@ TEST(test_attaching_more_than_a_part_has_is_refused) {
     release_from(parts, 0);
 }
 
-/* Large pages, if the kernel has them, change no bytes, written before or not. */
+/* Large pages, if the kernel has them, change neither bytes that were written before nor others. */
 TEST(test_large_pages_keep_the_bytes) {
     enum { LARGE = SHMEM_LARGE_PAGE, GAP = 1 << 16, PART = 5 * LARGE + GAP, HOLE = 2 * LARGE };
     char address[SHMEM_ADDRESS];
@@ -170,8 +170,8 @@ static long pages_of_address_space(void) {
     return pages;
 }
 
-/* If the size was not a multiple of a page, as for a flight recorder, freeing once left address
- * space reserved: 2 MB for each init(). */
+/* The size of a flight recorder is not a multiple of a page. Freeing it must free the whole address
+ * space, which is 2 MB for each init(). */
 TEST(test_memory_of_an_odd_size_is_freed_whole) {
     enum { ODD = 5000, TIMES = 200 };
     char address[SHMEM_ADDRESS];
@@ -270,7 +270,7 @@ TWO_TEST(test_settling_a_page_shows_its_written_bytes_to_all_ranks) {
     m[0].view[last] = 3;
     OK(settle(&m[0], 0, page + 1, ERR));
     CHECK_INT(m[1].view[5], 2);
-    CHECK_INT(m[1].view[last], 0); /* this page was not settled */
+    CHECK_INT(m[1].view[last], 0); /* settle() has not copied this page to the memory */
     OK(settle(&m[0], page, last + 1 - page, ERR));
     CHECK_INT(m[1].view[last], 3);
 }

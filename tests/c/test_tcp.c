@@ -141,8 +141,8 @@ TEST(test_frames_may_arrive_in_any_order) {
         run_frames(seed, seed % 3 ? TINY : SOCKETS_TCP, seed % 2);
 }
 
-/* After a group has abandoned its transfers, other groups can still use the stream: the sender
- * sends the rest of a frame from a copy, and the receiver drops the rest. */
+/* Other groups can use a stream (a socket) after a group has abandoned its transfers: if the sender
+ * abandoned, it sends the rest of a frame from a copy; if the receiver did, it drops the rest. */
 static void run_abandon(bool sender, bool receiver) {
     struct ends e;
     struct channel *c[2];

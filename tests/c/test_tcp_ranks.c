@@ -64,7 +64,7 @@ static void wait_for_data(struct ranks *ranks, int rank, void *least) {
 }
 
 TEST(test_a_rank_that_waits_for_data_uses_no_cpu) {
-    double cpu[RANKS] = {1, 1, 1}; /* of several tries, because the machine may be busy */
+    double cpu[RANKS] = {1, 1, 1}; /* the least of several runs, because the machine may be busy */
     for (int i = 0; i < 5; i++) run_on(APART, false, wait_for_data, cpu);
     for (int i = 0; i < RANKS; i++) CHECK_CASE(CHECK_SLOW || cpu[i] < 6e-3, "%g s of CPU", cpu[i]);
 }

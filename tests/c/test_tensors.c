@@ -80,7 +80,7 @@ TABLE_TEST(test_corked_tensors_are_taken_together) {
     for (int i = 1; i < 4; i++) {
         held[i - 1] = add_kept(t, keep(i, &results[i]), HVD_OK, ERR);
         CHECK(i == 3 || tensors_take(t) == NULL);
-        tensors_cork(t, false); /* a third time, as from a group of an earlier job */
+        tensors_cork(t, false); /* one call too many, as from a group of an earlier job */
     }
     CHECK(held[0] && held[1] && !held[2]);
     check_taken(t, 0, 3);

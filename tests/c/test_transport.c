@@ -49,8 +49,8 @@ TEST(test_a_lane_is_in_the_order_of_its_hosts) {
     CHECK(lane->size == 2 && lane->rank == 1 && memcmp(lane->ranks, LANE, sizeof LANE) == 0);
 }
 
-/* A spin on such a core made a wait take 134 us instead of 13 us, because the awaited rank got the
- * core only after the spin. */
+/* If a rank spins on the core of the rank for which it waits, this rank gets the core only after
+ * the spin: a wait takes 134 us instead of 13 us. */
 TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     OWN(hub_end) struct local_hub *hub = hub_of(3, 0, true);
     struct transport *t = local_hub_rank(hub, 1);
@@ -62,7 +62,7 @@ TEST(test_no_thread_spins_on_a_core_that_another_rank_uses) {
     t->patience.policy = (struct wait_policy){30e-6, 300e-6, NULL};
     struct window_rank *ranks = t->all.window->ranks;
     atomic_int *own = &ranks[1].cpus.last, *other = &ranks[2].cpus.last;
-    CHECK(transport_policy(t).spin == 30e-6); /* no rank has published its core yet */
+    CHECK(transport_policy(t).spin == 30e-6); /* spins, because no rank has published its core */
     atomic_store(other, *own + 1);
     CHECK(transport_policy(t).spin == 30e-6);
     atomic_store(other, *own);
@@ -143,14 +143,15 @@ TEST(test_all_groups_have_the_same_text_for_a_death) {
     }
 }
 
-/* An error counts all ranks of a lost host, but lists only the first ones. */
+/* `cause` blames more ranks of a lost host than its list can hold. */
 TEST(test_a_group_gives_up_only_the_ranks_that_the_cause_lists) {
     OWN(hub_end) struct local_hub *hub = local_hub_new(3, 0);
     struct transport *t = local_hub_rank(hub, 0);
     hvd_error cause;
     error_set(&cause, HVD_RANK_DEAD, "10 ranks are lost");
     for (int i = 0; i < HVD_MAX_BLAMED + 2; i++) error_blame(&cause, 100 + i);
-    cause.fate = FATE_HOST_LOST; /* 1, the number of a living rank */
+    /* the field after the list of ranks; if it is read as a rank, this is the living rank 1 */
+    cause.fate = FATE_HOST_LOST;
     transport_give_up(t, &cause);
     OK(transport_check_life(t, ERR));
     cause.blamed[HVD_MAX_BLAMED - 1] = 2;

@@ -1,6 +1,5 @@
-/* Update rules: the same bits as a plain loop, for any beginning and end of the range. float16 and
- * bfloat16: the same values as slow arithmetic in double, from three numbers that define the
- * format. */
+/* Update rules give the same bits as a plain loop, for any beginning and end of the range. float16
+ * and bfloat16 values equal those of slow arithmetic in double. */
 #include "check.h"
 
 #include "kernels/half.h"

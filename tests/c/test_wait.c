@@ -49,14 +49,14 @@ TEST(test_seconds_out_of_range_become_0_or_a_day) {
     }
 }
 
-/* On a slow link, each segment once cost 0.3 ms of yielding: a quarter of a core. */
+/* If waits on a slow link yield first, each segment costs 0.3 ms, a quarter of a core's time. */
 TEST(test_after_long_waits_the_next_wait_naps_immediately) {
     struct waiter w = {0};
     waiter_next(&w, 1, SPINS, 1);
     waiter_done(&w, 1 + 2e-3);
     CHECK_NEAR(waiter_next(&w, 2, SPINS, 1), 2e-3 / 8, 1e-9);
     CHECK_NEAR(waiter_next(&w, 2 + 4e-3, SPINS, 1), 4e-3 / 8, 1e-9);
-    waiter_done(&w, 2 + 5e-6); /* this wait was short */
+    waiter_done(&w, 2 + 5e-6); /* this wait was short, so the next wait begins with a spin */
     CHECK_NEAR(waiter_next(&w, 3, SPINS, 1), 0, 0);
 }
 
@@ -73,14 +73,14 @@ static int first_phase(struct wait_policy policy, double now) {
     return phase_of(waiter_next(&(struct waiter){0}, now, policy, 1));
 }
 
-/* When waits did not sleep after a late yield, each yield cost a time slice if other programs ran,
- * and jobs took longer than with Gloo. */
+/* A yield that takes long shows that other programs use the core. If waits go on yielding then,
+ * each yield costs a time slice. */
 TEST(test_waits_sleep_for_a_while_after_a_yield_that_took_long) {
     struct crowd crowd = {0};
     struct wait_policy yields = {0, 300e-6, &crowd}, spins = {30e-6, 300e-6, &crowd};
     struct waiter early = {0}, late = {0};
     double now = clock_now();
-    waiter_do(&early, waiter_next(&early, now + 1000, yields, 1)); /* measures a negative time */
+    waiter_do(&early, waiter_next(&early, now + 1000, yields, 1)); /* a yield that took no time */
     CHECK_INT(first_phase(yields, now), 1);
     waiter_do(&late, waiter_next(&late, now - 1, yields, 1));
     CHECK_INT(first_phase(yields, now), 2);

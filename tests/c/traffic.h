@@ -1,4 +1,4 @@
-/* Transfers and messages between all ranks of a transport, at most TRAFFIC_RANKS. */
+/* Transfers and messages between all ranks of a transport of at most TRAFFIC_RANKS ranks. */
 #ifndef HVDLITE_TRAFFIC_H
 #define HVDLITE_TRAFFIC_H
 
