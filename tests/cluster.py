@@ -55,8 +55,8 @@ Host *
 """
 
 # The commands that a host runs before its sshd. A host has a separate /proc, so ps shows only the
-# host's processes. The shell's startup files are hidden: some take a lock (pyenv does), and a host
-# that is killed meanwhile would leave the lock behind, for which each later ssh waits a minute.
+# host's processes. The shell's startup files are hidden: some take a lock (pyenv does). If a host
+# is killed meanwhile, the lock remains, and each later ssh waits a minute for the lock.
 BOOT = """\
 set -e
 exec 2>>{state}/{name}.log
@@ -126,7 +126,7 @@ class Cluster:
         # process ids: of the first process of the switch, and of the first process of each host
         self._first: List[int] = []
         self._pids: Dict[str, int] = {}
-        self._switch = 0  # process id of the first process of the switch
+        self._switch = 0  # id of the first process of the emulated network switch
 
     def __enter__(self) -> "Cluster":
         try:
@@ -155,7 +155,7 @@ class Cluster:
         shutil.rmtree(self.state, ignore_errors=True)
 
     def lose(self, host: str, power: bool = False) -> None:
-        """Kill a host. Its kernel closes the connections, but not with ``power``: a power cut."""
+        """Kill a host. Its kernel closes all connections, unless ``power`` asks for a power cut."""
         if power:
             self.link(host, up=False)
         os.kill(self._pids[host], signal.SIGKILL)

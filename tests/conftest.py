@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_collection_finish(session) -> None:
-    """Fail if pytest-xdist, which appends the group to a test's id, has ignored the groups."""
+    """Fail if pytest-xdist has ignored GROUP_OF: it appends a test's group to the test's id."""
     if not getattr(session.config.option, "loadgroup", False):
         return
     for item in session.items:

@@ -40,7 +40,7 @@ def _convert(owner, name: str) -> None:
 
 
 if MXNET2:
-    # as scripts for MXNet 2 do; otherwise optimizers refuse Gluon's arrays
+    # scripts for MXNet 2 call this, because otherwise optimizers refuse Gluon's arrays
     mx.npx.set_np()
     _convert(mx.gluon.Block, "__call__")
     _convert(mx.gluon.Parameter, "set_data")

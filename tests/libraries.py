@@ -20,7 +20,7 @@ def library(cls):
 
 
 def imported(name: str):
-    """Return the module, or None if it is not wanted or not installed."""
+    """Return the module, or None if this run does not test it (WANTED) or it is not installed."""
     try:
         if name == "jax" and name in WANTED:
             importlib.import_module("hvdlite.jax")  # must be imported before jax
@@ -40,7 +40,7 @@ class Library:
         *("uint8", "uint16", "uint32", "uint64"),
     )
     in_place = has_0d = True
-    compiles = False  # True: the library, TensorFlow, may check a call before hvdlite does
+    compiles = False  # True: TensorFlow compiles a call, and may refuse it before hvdlite does
     prepares = False  # True: Python describes and checks a repeated allreduce only once
     compresses = False  # True: a call takes compression=
     graphs = False  # True: each shape needs a new graph, which is slow, so there are fewer cases
@@ -127,7 +127,7 @@ if mx:
 
     @library
     class NP(MXNet):
-        """Tests use only some dtypes here, because the calls are the same as with NDArray."""
+        """mx.np arrays. Few dtypes are enough: hvdlite handles MXNet's NDArrays in the same way."""
 
         module = mx.np
         dtypes = ("float16", "float32", "int64", "bool")

@@ -99,15 +99,15 @@ def size() -> int:
 
 @pytest.fixture(scope="session")
 def several() -> None:
-    """Skip the test on one rank."""
+    """Skip the test if the job has only one rank."""
     if everyone.size < 2:
         pytest.skip("needs two ranks")
 
 
 @pytest.fixture
 def report_parity(capsys):
-    """Return a function that prints, even without ``pytest -s``, the difference between the ranks
-    and one process, and checks its bound."""
+    """Return a function that prints (even without ``pytest -s``) how much the ranks' result differs
+    from the result of one process, and checks that the difference is at most ``bound``."""
 
     def check(name: str, difference: float, bound: float) -> None:
         line = f"PARITY {everyone.size} ranks, {name}: {difference:.2e} (at most {bound:.0e})"

@@ -135,9 +135,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
 def test_hvdlite_as_horovod_runs_programs_as_python_itself_does(tmp_path, how):
-    """Programs can start workers in all ways; the server of forkserver imports the main module.
+    """They can start workers by fork, spawn and forkserver, whose server imports the main module.
 
-    From a folder's ``__main__.py``, Python itself can only fork workers.
+    A folder's ``__main__.py`` is tried only with fork, because Python itself can't do more there.
     """
     contexts = "fork" if how == ["folder"] else "fork,spawn,forkserver"
     (tmp_path / "folder").mkdir()
@@ -176,7 +176,8 @@ if __name__ == "__main__":
 
 
 def test_horovod_run_starts_ranks(tmp_path):
-    """The ranks must not inherit variables by which a process alone keeps MPI from sockets."""
+    """A job of one rank sets variables so that its MPI opens no sockets. The ranks that this job
+    starts must not inherit these variables."""
     (tmp_path / "starts.py").write_text(STARTS_RANKS)
     ended = python("-m", "hvdlite.as_horovod", "starts.py", cwd=tmp_path)
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr
@@ -219,4 +220,4 @@ def test_horovods_data_loader_reads_ahead_and_raises_the_readers_error():
     one = Ahead(2)
     assert next(iter(one)) == 0  # a loop that stops early leaves no thread behind
     one.close_async_loader()
-    assert [batch for batch in one] == []  # noqa: C416 - list() asks for a length
+    assert [batch for batch in one] == []  # noqa: C416 - list(one) would call len(one)

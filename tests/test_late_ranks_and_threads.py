@@ -20,7 +20,7 @@ if hvd.rank() != 1: wait_for("something else")
 else: other.join()
 report(hvd.rank(), **errors)
 """
-# Rank 2 opens a group of ranks after the other ranks have given up.
+# Rank 2 opens a group of ranks when opening it has already failed on ranks 0 and 1.
 GROUP = """
 import os, sys, time, hvdlite as hvd
 from hvdlite.core.group_opening import open_among
@@ -97,13 +97,13 @@ def test_opening_a_group_with_a_late_rank_is_an_error_about_this_rank(tmp_path):
     first, second, late = (job.results()[rank] for rank in range(3))
     assert {first["kind"], second["kind"], late["kind"]} == {"stalled"}
     assert first["ranks"] == late["ranks"] == [2], (first, late)
-    assert second["ranks"] in ([2], []), second  # [] if rank 1 gave up before rank 0 told it
+    assert second["ranks"] in ([2], []), second  # []: rank 1 has not heard who is late
     assert "rank 2 has not sent it" in first["text"]
     assert "is late: ranks [0, 1, 2] can't open a group of ranks" in second["text"]
 
 
 def test_a_group_with_a_rank_that_has_given_up_is_an_error_on_all_ranks(tmp_path):
-    """Ranks 0 and 2 must not wait for rank 1 in the C library, which has no time limit."""
+    """Rank 1's call has timed out. Ranks 0 and 2 must not wait for rank 1 without a limit."""
     env = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "5"}
     job = assert_passed(mpirun(3, "-c", GIVEN_UP, str(tmp_path), env=env))
     texts = [job.results()[rank]["text"] for rank in range(3)]
@@ -118,13 +118,13 @@ def test_closing_a_job_while_a_thread_opens_a_group_is_safe():
 
 
 def test_closing_a_group_while_the_job_ends_is_safe():
-    """The group must not use sockets of the job that the other thread has freed."""
+    """One thread closes the group. Meanwhile the other thread frees the job's sockets."""
     job = assert_passed(mpirun(1, "-c", CLOSED_APART, env={"MALLOC_PERTURB_": "165"}))
     assert job.results()[0]["lives"] == 200
 
 
 def test_leaving_a_job_while_a_group_is_opened_does_not_hang():
-    """The job must not wait forever for the end of a group that no thread has left."""
+    """shutdown() must not wait forever for the end of this group, which no rank has left."""
     job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]
     left = "this rank has left the job (this group of ranks was added afterwards)"

@@ -34,7 +34,7 @@ SHORT = [
 ]
 
 # Tests whose results depend on the number of ranks: tests of algorithms, of process sets, and of
-# averages, because a division by 3 rounds.
+# averages, because a quotient by 3 is rounded.
 ON_SEVERAL = [CONTRACT, *parallel(
     "codec", "grouped", "numpy",
     "objects", "optimizer", "order", "process_sets",
@@ -47,12 +47,13 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
     "codec", "grouped", "numpy", "process_sets", "random_threads", "sharded_weights",
 )]  # fmt: skip
 
-# Tests of what 2 ranks do differently from 3, and the tests that no job of 3 ranks runs: tests of
-# arrays and stores of one rank.
+# Tests of algorithms that 2 ranks run otherwise than 3 ranks, and all tests that no job of 3 ranks
+# runs (tests of arrays and stores of one rank).
 EVERY = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "parallel").glob("test_*.py")}
 ON_TWO = [*ON_FOUR, f"{CONTRACT}/test_guards.py", *sorted(EVERY - {*ON_SEVERAL})]
 
-# Training over another transport and on another engine: not with each optimizer.
+# Tests of training that also run over another transport and on another engine of MXNet. The other
+# tests of training are left out.
 TRAINING = [
     f"tests/parallel/test_trainer.py::test_{name}"
     for name in (

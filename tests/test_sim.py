@@ -43,7 +43,7 @@ def test_in_the_simulation_more_servers_have_less_traffic_each():
     # the worker on the server's host uses no link
     assert seconds(1) == pytest.approx(2 * 7, rel=0.1)
     assert seconds(1, apart=True) == pytest.approx(2 * 8, rel=0.1)
-    assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # two hosts' links carry both ways
+    assert seconds(4) == pytest.approx(2 * 8 / 4, rel=0.2)  # a quarter for each server
 
 
 def test_oversubscribed_racks_slow_traffic_between_racks():
@@ -52,7 +52,7 @@ def test_oversubscribed_racks_slow_traffic_between_racks():
         for each in ("star", "tree:2", "tree:4", "torus")
     ]
     star, tree, narrow, torus = (found["steps"][0] for found in steps)
-    # in a ring only one of a rack's two hosts sends to the other rack
+    # In a ring only one of a rack's two hosts sends to the other rack, so half the rate is enough.
     assert star == pytest.approx(tree, rel=0.01)
     assert narrow > 1.5 * star
     assert torus > 0.9 * star

@@ -75,7 +75,7 @@ print("YIELDS", loading._values_of_user.get(yields, "by the user"), os.environ.g
 
 @pytest.mark.parametrize("users", (None, "0"))
 def test_mpi_yields_if_ranks_outnumber_cores(users):
-    """Otherwise 140 process sets of 9 ranks on 2 cores take 83 s. Children use the user's value."""
+    """If they did not yield, 140 process sets of 9 ranks would take 83 s on 2 cores."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
     job = assert_passed(mpirun(2, "-c", CROWDED, env=env))
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
@@ -288,7 +288,7 @@ def test_init_refuses_a_process_that_a_launcher_started_as_one_of_several():
 
 
 def test_only_the_innermost_launcher_counts():
-    """A launcher may start mpirun -n 1, and mpirun -n 1 may start another launcher."""
+    """RANK and WORLD_SIZE count if set within mpirun -n 1, but not if set outside of it."""
     env = {"RANK": "1", "WORLD_SIZE": "2"}
     assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]
     line = [sys.executable, "-c", ALONE]

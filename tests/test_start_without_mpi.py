@@ -163,7 +163,7 @@ def test_a_stopped_rank_or_a_link_down_for_1_second_is_no_lost_host(hosts):
         hosts.link("h1", up=True)
 
     where = on(hosts, 2)
-    # longer than TCP needs to retransmit, which is 1 s
+    # after the link is up again, TCP needs up to 1 s to send lost data again
     where["env"]["HVDLITE_HOST_TIMEOUT_SECONDS"] = "8"
     results(jobs := ended(2, "stopped", while_running=disturb, **where))
     assert not any("lost" in job.output for job in jobs)
@@ -192,5 +192,5 @@ def test_ranks_of_a_killed_torchrun_end(first, tmp_path):
         assert launcher.stdout.readline() == b"READY\n"
     launcher.kill()
     output = launcher.stdout.read()  # read() returns when all ranks have ended
-    assert b"launcher" in output  # a rank may first see the other rank end, then the launcher
+    assert b"launcher" in output  # a rank may report the other rank's end first
     assert wait_until(lambda: launcher.poll() is not None, 60)

@@ -12,8 +12,8 @@ Spans = Dict[str, Tuple[float, float]]
 def spans_of(events: List[Dict[str, Any]]) -> List[Tuple[str, Spans]]:
     """Check a trace; return the outermost name and the spans of each asynchronous track.
 
-    A track is all events of one category and id. Its spans must end in the reverse order of their
-    begins, by time or, at equal times, by position in the file: viewers draw other spans wrong.
+    A track is all events of one category and id. Its spans must be nested (the last to begin ends
+    first), by time or, at equal times, by position in the file: viewers draw other spans wrong.
     """
     tracks: Dict[tuple, list] = {}
     for event in events:
@@ -49,7 +49,7 @@ def _spans_of_track(events: List[Dict[str, Any]]) -> Tuple[str, Spans]:
 
 
 def counted(step: Callable[[], Any], steps: int) -> int:
-    """Do the steps, with an allgather_object() after every 20; return the recorded number."""
+    """Do the steps, with an allgather_object() after every 20; return how many were recorded."""
     with memory.Recorder(f"/proc/self/fd/{lib.hvd_flight_file()}") as recorder:
         before = recorder.head()["steps"]
         for number in range(steps):

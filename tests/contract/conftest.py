@@ -5,7 +5,7 @@
 
 import contextlib
 
-with contextlib.suppress(ImportError):  # before MPI starts, as in scripts
+with contextlib.suppress(ImportError):  # scripts, too, import this module before MPI starts
     import hvdlite.mxnet as hvd  # noqa: F401
 
 # isort: split

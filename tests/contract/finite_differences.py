@@ -35,9 +35,9 @@ every_case = pytest.mark.parametrize(
 def check_gradient(lib, verb: str, options: dict, rank: int, size: int) -> None:
     """Compare this rank's gradient with the change of the loss for each element of its input.
 
-    :param lib: ``lib.gradient`` takes a verb, a float64 column, options, and a function that
-        returns the weights of a result of a given shape; it returns the weighted sum of the
-        result, which is the loss, and the gradient.
+    :param lib: ``lib.gradient(verb, column, options, weight)`` calls the collective ``verb`` with a
+        float64 column. The loss is the sum of the result times ``weight(shape of the result)``.
+        ``lib.gradient`` returns the loss and its gradient.
     """
     base, options = verb.removeprefix("grouped_"), dict(options)
     rows = [

@@ -18,7 +18,7 @@ class Gluon(Trainer):
     errors = (hvdlite.HvdliteError, mx.MXNetError)
 
     def __init__(self, weights, **options) -> None:
-        # Rank 0's names have other numbers, which sort differently as text: dense10 < dense9.
+        # Only rank 0's names begin at dense8, so that they sort differently: dense10 < dense9.
         built = 8 if hvdlite.rank() == 0 else 0
         self.params = [
             mx.gluon.Parameter(f"dense{built + i}_w", shape=w.shape) for i, w in enumerate(weights)

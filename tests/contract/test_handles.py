@@ -79,7 +79,7 @@ def test_starting_a_collective_does_not_wait_for_other_ranks(lib, rank, size):
 
 @every_handle
 def test_synchronize_raises_the_error_of_a_collective(lib, rank, size, several):
-    """An unnamed tensor is named after the line that starts its collective."""
+    """The error names an unnamed tensor after the line that started its collective."""
     errors = (hvd.HvdliteError, *lib.errors)
     with pytest.raises(errors, match="'allreduce.test_handles.py:.*ranks disagree on the shape"):
         hvd.synchronize(started(lib, "allreduce", np.ones(3 + (rank == 0))))

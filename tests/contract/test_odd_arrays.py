@@ -97,8 +97,7 @@ def test_mxnet_sparse_arrays_and_non_arrays_are_refused(size):
 
 
 def odd_tensors() -> dict:
-    """Return name -> (tensor, part of the error's text). None: the tensor is reduced like any
-    other."""
+    """Return name -> (tensor, part of the error's text, or None if hvdlite accepts the tensor)."""
     from torch._subclasses import FakeTensorMode
     from torch.masked import masked_tensor
 

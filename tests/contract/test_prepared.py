@@ -46,9 +46,9 @@ def test_repeated_calls_use_the_present_values_and_arguments(lib, rank, size):
 
 
 def watched(function, *arguments, **options) -> tuple:
-    """Return a function's result and its calls: None for a Python function, or cffi's ffi.new.
+    """Return a function's result, and a list of its calls of Python functions and of ffi.new.
 
-    Long waits and garbage collections make more calls.
+    The list may be longer after a long wait or a garbage collection.
     """
     calls = []
 
@@ -121,7 +121,7 @@ def test_ranks_that_disagree_on_a_prepared_call_get_one_error(lib, rank, size, s
 
 
 def in_two_threads(right) -> None:
-    """Call `right` in two threads; each call must be right or raise that the name is in use."""
+    """Call `right` 25 times in each of two threads; the only error may be that a name is in use."""
 
     def work(left=25):
         while left:

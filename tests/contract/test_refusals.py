@@ -6,8 +6,9 @@ from libraries import differentiable, every_library, libraries_that, of_framewor
 
 import hvdlite as hvd
 
-# Calls in which rank 0 differs from the other ranks: name -> verb, rank 0's array, the others'
-# array, rank 0's options, the others' options, what differs, and the error's words for each side.
+# Calls in which rank 0 differs from the other ranks. Name -> the function, rank 0's array, the
+# others' array, rank 0's options, the others' options, what differs, and the values that the error
+# reports, of rank 0 and of the others.
 ONES = {shape: np.ones(shape, "float32") for shape in ((3,), (6,), (2, 3), (4, 3), (5, 3), (4, 4))}
 SUM, AVERAGE = {"op": hvd.Sum}, {"op": hvd.Average}
 SPLITS = {"splits": [1] + [0] * (hvd.size() - 1)}
@@ -52,7 +53,7 @@ def test_ranks_that_disagree_all_get_one_error(lib, case, rank, size, several):
     assert lib.call("allreduce", np.ones(1), name="w", op=hvd.Sum) == size  # the job goes on
 
 
-# Wrong calls: text of the error, verb, array, options.
+# Calls that are wrong on all ranks: the error's text, the called function, an array, options.
 TWO = np.ones(2, "float32")
 NO_ROWS = (-1, 0.5, 2**62, 2**63, 2**200, float("inf"), float("nan"))
 SIZE = hvd.size()

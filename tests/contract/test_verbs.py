@@ -67,7 +67,7 @@ def test_prescale_and_postscale_multiply_before_and_after_the_sum(lib, dtype, op
     factors = (2.0, 0.5), (2.0, 1.0), (1.0, 0.5), (0.5, 3.0)
     for before, after in factors[: 1 if lib.graphs else 4]:
         if dtype not in FLOATS and op == "Product":
-            continue  # a product of integers wraps before the second scale
+            continue  # a product of integers overflows, so the scales have no defined result
         how = {"op": getattr(hvd, op), "prescale_factor": before, "postscale_factor": after}
         own, expected = numbers(dtype, (19,), rank), model(dtype, (19,), op, before, after)
         check(lib.call("allreduce", own, dtype=dtype, **how), expected, dtype)

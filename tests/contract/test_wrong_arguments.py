@@ -49,7 +49,7 @@ def weight():
     return {"w": made}
 
 
-# Functions that are no verbs, each with a function that returns correct arguments.
+# Functions that reduce or move no array, each with a function that returns correct arguments.
 OTHERS = [
     (hvd.broadcast_object, lambda: {"obj": 1}),
     (hvd.allgather_object, lambda: {"obj": 1}),

@@ -39,8 +39,8 @@ class Trainer:
     sums_passes = False  # True: gradients of several passes are added; False: averaged
     scales_loss = True  # True: a step in which a rank's gradients overflow can be skipped
     joins = False  # True: ranks may have different numbers of batches
-    saves = False  # True: has saved(), load(), committed() and begin(), the first pass of a step
-    loads = False  # True: has only saved() and load()
+    saves = False  # True: saved(), load(), committed() and begin() (a step's first pass) exist
+    loads = False  # True: saved() and load() exist, but not committed() and begin()
     codecs: tuple = ("own", "fp16", "bf16", "2bit", "1bit", "topk")
     one_error = True  # True: if several weights differ, all ranks raise the same error
     names_of_both: tuple = ("(6, 9)", "(6, 8)")
@@ -96,7 +96,7 @@ def trainer(cls):
 
 
 def wanted_trainers() -> list:
-    """Return the trainers of the libraries that are wanted and installed."""
+    """Return the trainers of the libraries that this run tests (WANTED) and that are installed."""
     for name in ("mxnet", "torch", "keras", "tensorflow", "jax"):
         if imported(name):
             importlib.import_module(f"{name}_trainers")

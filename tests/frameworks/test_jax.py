@@ -232,7 +232,7 @@ print("RIGHT\\n", end="")
 
 
 def test_hvdlite_collectives_work_on_several_local_devices_but_not_in_one_program():
-    """XLA does not order the calls of two devices, whether in one program or in two programs."""
+    """hvdlite refuses a jit program of two devices, because XLA does not order their calls."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     job = assert_passed(mpirun(2, "-c", LOCAL, env=flags))
     assert [job.output.count(word) for word in ("REFUSED", "RIGHT")] == [2, 2], job.output

@@ -92,7 +92,7 @@ MODELS = str(TESTS / "scripts" / "elastic_models.py")
 @pytest.mark.parametrize("dead, where", [(0, "after backward"), (1, "in backward")])
 def test_survivors_go_on_with_torch_from_the_last_commit(dead, where):
     results = results_without({dead}, start_ranks(3, MODELS, "torch", str(dead), "5", where))
-    # If the dead rank has sent all gradients, the other ranks complete its last step.
+    # A rank that died after backward may have sent all gradients: then the others commit the step.
     commits = [[0, 4]] if where == "in backward" else [[0, 4], [0, 6]]
     for result in results.values():
         assert result["went_on"] in commits
@@ -104,7 +104,8 @@ def test_survivors_go_on_with_torch_from_the_last_commit(dead, where):
 def test_survivors_go_on_with_keras_fit_from_the_last_commit(backend, dead):
     """A rank is killed after batch 3 of the second epoch; every second batch is committed.
 
-    On these backends a graph raises the error. Training with 3 processes takes 25 s.
+    With TensorFlow and JAX the survivors' error is raised inside a compiled graph. The test takes
+    25 s.
     """
     ended = start_ranks(
         3, MODELS, "keras", str(dead), "7", "", timeout=500, env={"KERAS_BACKEND": backend}

@@ -34,7 +34,7 @@ def test_torch_programs_give_the_same_result_as_with_gloo():
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "2")], ids=" ".join)
 def test_futures_used_by_many_threads_fail_only_if_their_call_failed(launch):
-    """hvdliterun uses MPI, torchrun uses sockets without MPI."""
+    """With hvdliterun the ranks use MPI, with torchrun they use sockets."""
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
     ended = started_by(*launch, str(SCRIPTS / "torch_futures.py"), "1000", **env)
     said = re.findall(r"CALLS 1000 on rank \d: (\d+) problems", ended.stdout)
@@ -134,7 +134,7 @@ print(f"ALL RIGHT {rank}\\n", end="", flush=True)
 
 @pytest.mark.parametrize("launch", [("hvdliterun", "-n", "3"), (*TORCHRUN, "4")], ids=" ".join)
 def test_only_the_members_of_a_group_need_to_make_the_group(launch, tmp_path):
-    """hvdliterun uses MPI, torchrun uses sockets. With 3 ranks some pairs are incomplete."""
+    """With hvdliterun the ranks use MPI, with torchrun they use sockets."""
     (tmp_path / "pairs.py").write_text(MEMBERS_ONLY)
     env = WITHOUT_MPI if launch[0] == "torchrun" else {}
     ended = started_by(*launch, str(tmp_path / "pairs.py"), timeout=120, **env)

@@ -182,12 +182,12 @@ for turn, names in enumerate((["cpu:hvdlite,cuda:gloo"], ["hvdlite"], [])):
         print(f"CAME TO {rank}{turn} end\\n", end="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
-    time.sleep(1 - rank)  # rank 0 hosts the store, so it must not begin the next turn later
+    time.sleep(1 - rank)  # rank 0 hosts the store, so it must end after rank 1
 """
 
 
 def test_a_process_group_can_be_made_again_after_destroy_and_abort(tmp_path):
-    """With several names of backends and without a name. DDP, FSDP2 and DTensor use hvdlite."""
+    """The script makes the group with two names of backends, then with one, then without a name."""
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
     ended = started_by(*TORCHRUN, "2", str(script))

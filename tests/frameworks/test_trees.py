@@ -1,4 +1,4 @@
-"""XGBoost and LightGBM on several ranks: models, LibSVM files, and names of rabit."""
+"""XGBoost and LightGBM on several ranks: models, LibSVM files, and names of XGBoost's old rabit."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from jobs import HVDLITERUN, ROOT, Job, assert_passed, mpirun
 
 pytest.importorskip("xgboost")
 SCRIPT = str(Path(__file__).parent / "scripts" / "trees.py")
-# tolerance of the loss: not 0, because each rank proposes cuts from its part of the rows
+# tolerance of the loss: not 0, because each rank proposes split points from its part of the rows
 TOLERANCE = {"xgboost": 0.01, "lightgbm": 0.01}
 
 
@@ -37,7 +37,6 @@ def loss_of_one_process() -> dict:
 
 @pytest.mark.parametrize("library", TOLERANCE)
 def test_all_ranks_get_equal_trees_with_about_the_loss_of_one_process(library, loss_of_one_process):
-    """Here with three ranks; test_two_hosts_train_equal_trees has two ranks."""
     ranks = 3
     loss = check_models(assert_passed(script(ranks, "train", library)).results(), ranks)
     expected = loss_of_one_process[library]

@@ -1,4 +1,4 @@
-"""The commands and files that hvdliterun makes for its backends; other files run the backends."""
+"""The commands and files that hvdliterun makes for its backends, without starting jobs."""
 
 import json
 import re

@@ -267,7 +267,7 @@ def test_a_job_whose_new_ranks_die_again_fails_at_the_reset_limit():
 
 
 def test_new_ranks_know_the_number_of_earlier_deaths():
-    """The limit holds even if no rank is left that has seen the first death."""
+    """Deaths count towards --reset-limit even if no living rank has seen the first death."""
     program = """if True:
         import os, signal, time
         import hvdlite as hvd

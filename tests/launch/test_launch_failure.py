@@ -22,11 +22,11 @@ def ending(rank, code, ended, after, **more):
 
 
 def signs(raised=(), blamed=(), stalled=(), whom=(7,)) -> Signs:
-    """Return Signs of exceptions and blame (rank -> seconds), and of standstills (rank -> sign).
+    """Return the launcher's record of what ranks reported, in the order in which it happens.
 
-    Blame and standstills are added before exceptions, because they cause exceptions.
-
-    :param whom: the ranks that are blamed.
+    :param raised: rank -> second at which the rank reported an exception.
+    :param blamed: rank -> second at which the rank blamed the ranks `whom` for its error.
+    :param stalled: rank -> its report, in bytes, about ranks that stand still.
     """
     new = Signs()
     for rank, after in dict(blamed).items():
@@ -114,7 +114,7 @@ def test_the_jobs_exit_code_is_that_of_the_culprit(end, code):
 
 
 def test_a_rank_that_raised_and_then_blames_others_is_the_culprit():
-    """The launcher ended this rank, while the other rank ended by itself."""
+    """Rank 1, which the launcher ended, raised first. Rank 2, which blames rank 1, ended itself."""
     endings = [ending(1, 1, True, 15.4), ending(2, 9, False, 13.5)]
     told = signs({1: 13.31}, {2: 13.32}, whom=[1])
     told.add(1, b"0 1 2", 15.4)
@@ -176,7 +176,7 @@ def test_the_report_blames_ranks_that_stood_still_and_not_the_waiting_ranks(sign
     endings += [ending(rank, -15, rank in ended, 8.0) for rank in (1, 2, 3)]
     late, more = who_stood_still(endings[0], endings, told)
     assert [e.rank for e in late] == still
-    for after, found in ((0.9, []), (6.0, still)):  # ended before or after rank 0's report
+    for after, found in ((0.9, []), (6.0, still)):  # when the ranks other than rank 0 ended
         earlier = [endings[0], *(end._replace(after=after) for end in endings[1:])]
         assert [e.rank for e in who_stood_still(endings[0], earlier, told)[0]] == found
     by_the_backend = [end._replace(ended=False, silent=end.ended) for end in endings]

@@ -76,7 +76,7 @@ def test_without_ssh_the_error_names_the_missing_command():
 
 
 def test_the_launcher_ignores_output_of_shell_startup_files_on_a_host(tmp_path):
-    """The output may be before or after the JSON, on either stream, and not UTF-8."""
+    """The output may be on stderr, or before or after the JSON on stdout. It need not be UTF-8."""
     shell = tmp_path / "ssh"
     shell.write_text("#!/bin/sh\nprintf 'gr\\374ezi\\n'; printf '\\374\\n' >&2\neval \"$8\"\n")
     shell.chmod(0o755)

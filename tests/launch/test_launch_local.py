@@ -150,7 +150,7 @@ def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
-    launcher.send_signal(signal.SIGSTOP)  # so that the launcher notices both ends at once
+    launcher.send_signal(signal.SIGSTOP)  # after SIGCONT it finds that both agents have ended
     for agent in agents:
         with contextlib.suppress(ProcessLookupError):  # mpirun has killed the agent
             os.kill(agent, signal.SIGKILL)
@@ -204,7 +204,7 @@ FREEZES = "if hvd.rank() == {}: print('stops', flush=True); os.kill(os.getpid(),
     [
         (0, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
         (2, ["--env", "HVDLITE_DATA_TIMEOUT_SECONDS=4"]),
-        # with this option, rank 0 decides, so another rank is stopped
+        # rank 0 applies the limit of this option, so the stopped rank must be another rank
         (1, ["--stall-check-shutdown-time-seconds", 4]),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_rank_that_exits_after_shutdown_has_succeeded():
 
 
 def test_files_with_names_similar_to_hvdlites_are_not_deleted():
-    """Files of other jobs are kept, too: their containers may share /dev/shm."""
+    """Files of other jobs are kept, too: jobs in other containers may share /dev/shm."""
     folder = Path("/dev/shm")
     names = ["hvdlite_my_data.rec", "hvdlite-1-2.3", "hvdlite-0123456789abcdef-1-2.3"]
     names += [f"sm_segment.{os.uname().nodename}.0.deadbeef.0", "hvdlite-my-data", "mpich_shm_x"]

@@ -135,7 +135,7 @@ def test_the_error_names_a_host_whose_firewall_passes_only_ssh(own_cluster):
 
 @pytest.mark.skipif(not clusters.can_filter(), reason="iptables is not installed")
 def test_the_error_in_init_names_a_rank_behind_a_firewall(own_cluster):
-    """The firewall blocks only new connections, so the launcher's connections work on."""
+    """The firewall blocks only new connections, so the launcher's connections still work."""
     begins = "import time; print('up 3', flush=True); time.sleep(5); import hvdlite; hvdlite.init()"
     line = ["-H", "h0,h1,h2", "--env", "HVDLITE_INIT_TIMEOUT_SECONDS=8"]
     launcher = start_up(own_cluster, begins, *line)

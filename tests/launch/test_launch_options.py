@@ -102,7 +102,7 @@ VALUES = {int: "4", float: "40", str: "x", list: "A:b"}
 VALUE_OF = {
     "ranks": "3", "interfaces": "lo", "transport": "tcp", "metrics": "1", "mode": "ps",
 }  # fmt: skip
-# main() reads these options; the number of hosts is only checked
+# no fields of Job: main() uses these options, and compares nnodes with the number of hosts
 NOT_OF_A_JOB = {"check", "json", "check_build", "version", "dry_run", "nnodes"}
 ROWS = {row.attribute: row for rows in options.OPTIONS.values() for row in rows}
 

@@ -33,7 +33,7 @@ def test_mpirun_is_recognized_without_a_home_folder():
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_the_launcher_works_with_closed_or_full_streams(closed, tmp_path):
     code = f"{WHERE}; open('{tmp_path}/' + str(h.rank()), 'w')"
-    told = "--mpi"  # a warning on stderr that --mpi has no effect
+    told = "--mpi"  # makes the launcher warn on stderr that this option has no effect
     done = call(told, "-n", 2, *python(code), prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
     assert done.code == 0, done.err
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]

@@ -18,7 +18,7 @@ IMPORTERS = ("mxnet", "tensorflow", "keras")
 CHANGED = ("mxnet.base", "torch._compile", "torch.optim.optimizer")
 LEFT_OUT = ("scipy", "sklearn", "matplotlib", "jax")
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    LEFT_OUT = ()  # the backend torch looks for these libraries; the backend jax is one of them
+    LEFT_OUT = ()  # Keras's backend torch looks for these libraries; the backend jax needs jax
 if os.environ.get("HVDLITE_TEST_WITHOUT_MPI"):
     sys.modules["mpi4py"] = None  # makes mpi4py seem not installed
 
@@ -37,7 +37,7 @@ def made_late(make):
 
 
 def registering_late(register):
-    """Wrap a function of MXNet that gets make_op_func as its last or as a named argument."""
+    """Return MXNet's function ``register``, changed: operators are compiled at their first call."""
 
     def registered(*names, make_op_func=None, **more):
         *names, make = [*names, make_op_func] if make_op_func else names

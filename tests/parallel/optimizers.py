@@ -21,7 +21,8 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """step() takes one rank's batch size, as hvdlite's trainers do, although a store sums."""
+    """Its step() takes one rank's batch size, like hvdlite's trainers. A store sums gradients, so
+    step() multiplies the batch size by the number of ranks."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)

@@ -35,7 +35,8 @@ def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size
         loss.backward()
     everyone = [2 * (np.arange(6.0).reshape(2, 3) + r) for r in range(size)]
     total = sum(everyone)
-    # d/dh_r of sum over q of (q + 1) * (total * h_q + h_q)
+    # h_q is rank q's array, total the sum of all h_q; dh is the derivative of
+    # sum over q of (q + 1) * (total * h_q + h_q) by this rank's h
     dh = (rank + 1) * (total + 1) + sum((q + 1) * h for q, h in enumerate(everyone))
     np.testing.assert_allclose(x.grad.asnumpy(), rounds * 2 * dh, rtol=1e-5)
     np.testing.assert_allclose(
@@ -127,7 +128,7 @@ def test_an_in_place_collective_on_a_recorded_array_is_an_error(module, verb, ra
         z = (y * y).sum()
         with pytest.raises(ValueError, match="has been recorded by autograd.record"):
             verb(given(y), name="recorded", **more)
-        verb(given(other), name="other", **more)  # `other` is not part of the graph
+        verb(given(other), name="other", **more)  # autograd has not recorded `other`
     z.backward()
     assert x.grad.asnumpy().tolist() == [4, 6]
     assert other.asnumpy()[0] == (1 if verb is hvd.broadcast_ else sum(range(1, size + 1)))

@@ -51,7 +51,7 @@ def cast(net):
 
 
 def reinitialize(net):
-    """Change only values, which ranks need not have in common."""
+    """Change only the values of a layer's parameters, which may differ between ranks."""
     net[1].initialize(mx.init.One(), force_reinit=True)
 
 

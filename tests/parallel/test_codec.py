@@ -63,7 +63,7 @@ def test_compressed_averages_leave_out_joined_ranks(name, size):
 
 
 def sent(reducer, n: int) -> tuple:
-    """Return how many bytes this rank sends for n values through MPI and through the window."""
+    """Return how many bytes this rank sends for n values through MPI and through shared memory."""
     before = hvd.stats()
     reduced(reducer, np.ones(n, "float32"), "counted")
     after = hvd.stats()
@@ -194,7 +194,7 @@ def test_compressed_training_equals_training_on_the_compressed_sums(kind, name):
     assert_equal_on_all_ranks(trained)
     expected = trained_by_sums(compression, steps=6)
     assert_close(trained, expected, 1e-6 if kind in STORES else 0)
-    if kind == "trainer":  # gradients in shared memory are compressed, not reduced in place
+    if kind == "trainer":  # compression applies to gradients in shared memory, too
         hvd.share_gradients((net := dense_net()).collect_params().values())
         shared = make_trainer(kind, net.collect_params(), momentum_sgd(), **how)
         assert_close(train(net, shared, steps=6), expected, 0)
@@ -205,8 +205,9 @@ CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compressi
 
 @pytest.mark.parametrize("codec, bits", [*zip(CODECS, [2, 1, 6.4])], ids=str)
 def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
-    """Two ranks exchange their encoded gradients through MPI or the window. Of three or more, each
-    rank sums one part of the gradients and sends its sum, one byte per value, to the others."""
+    """Two ranks exchange their encoded gradients through MPI or shared memory. If there are more
+    ranks, each sums one part of the gradients and sends the sum, one byte per value, to the others.
+    """
     n = 160_000
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)

@@ -111,7 +111,7 @@ def test_a_failed_step_is_not_paired_with_the_next_step(rank, size, several, asy
 
 
 def test_the_next_step_does_not_overtake_a_failed_step(rank, size, several, asynchronous):
-    """MXNet raises the failure before hvdlite submits the failed step without data."""
+    """MXNet raises the error before hvdlite tells the other ranks that a step's data is missing."""
     failing = size - 1
     for step in range(300):
         fails = step % 3 == 1

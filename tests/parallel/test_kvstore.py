@@ -1,4 +1,4 @@
-"""The methods of the kvstore dist_sync_mpi, as MXNet and as its KVStoreBase proposal call them."""
+"""The methods of the kvstore dist_sync_mpi, with MXNet's signatures and those of KVStoreBase."""
 
 import mxnet as mx
 import numpy as np
@@ -70,7 +70,7 @@ def test_pushpull_into_out_leaves_the_value_unchanged(kv, key, rank, size):
     a, outs = filled(rank + 1), [filled(0), filled(0)]
     kv.pushpull(key, a, outs, 0)
     assert_all(outs, sum_of_ranks(size))
-    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # the proposal's names of arguments
+    kv.pushpull(key=key, ins=a, outs=outs[0], priority=0)  # names in MXNet's proposal of pushpull
     assert_all(outs[0], sum_of_ranks(size))
     assert_all(a, rank + 1)
     kv.pushpull(key, a, out=a)
@@ -139,7 +139,7 @@ def test_pushpull_sums_sparse_arrays(kv, rank, size):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_store_broadcast_writes_to_out_from_any_root(kv, key, rank, size):
-    """The KVStoreBase proposal has another call: broadcast(key, value, root_rank, priority)."""
+    """Without root_rank, the root is rank 0. KVStoreBase adds the argument root_rank."""
     value, outs = filled(rank + 5), both_contexts(-1)
     kv.broadcast(key, value, out=outs)
     assert_all(outs, 5)

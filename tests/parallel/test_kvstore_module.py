@@ -37,7 +37,7 @@ def lenet():
 
 
 def all_images() -> tuple:
-    """Return the images and labels of all ranks; batch i joins batch i of all ranks."""
+    """Return the images and labels of all ranks; its batch i consists of all ranks' batches i."""
     random = np.random.RandomState(5)
     n = ROWS * STEPS * hvd.size()
     return random.randn(n, 1, 8, 8).astype("float32"), random.randint(0, CLASSES, n)
@@ -135,7 +135,7 @@ def bucket(length: int):
 
 
 def bucket_batch(step: int, rank: int):
-    """Return a batch. All ranks use the same bucket in a step, so one process can join them."""
+    """Return a batch. All ranks' batches of a step have one length, so that they can be joined."""
     random = np.random.RandomState(10 * step + rank)
     length = (3, 5, 4)[step % 3]
     return random.randint(0, 11, (ROWS, length)), random.randint(0, 2, ROWS), length
@@ -173,7 +173,7 @@ def test_bucketing_module_trains_as_one_process(update_on_kvstore, rank, size, p
 
 
 def linear_model(stype: str):
-    """Return the linear model of MXNet's example of sparse weights: few inputs use a row of w."""
+    """Return the model of MXNet's example of sparse weights; each input uses few rows of w."""
     x = mx.sym.var("data", stype="csr")
     w = mx.sym.var("w", shape=(12, 2), stype=stype)
     b = mx.sym.var("b", shape=(2,))
@@ -206,7 +206,7 @@ def train_sparse(kvstore, ranks, prepare: bool) -> dict:
 @on_store
 @pytest.mark.filterwarnings("ignore:Parameters are not updated in the KVStore")
 def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, rank, size, parity):
-    """The module also trains without `prepare`; MXNet's own stores would silently skip the rows."""
+    """`prepare` fetches the rows of w that a batch uses; hvdlite's store also works without it."""
     expected = train_sparse(None, list(range(size)), prepare=False)
     for prepare in (True, False):
         trained = train_sparse("dist_sync_mpi", [rank], prepare)
@@ -215,7 +215,7 @@ def test_a_module_with_sparse_weights_trains_as_one_process(update_on_kvstore, r
 
 
 def test_feed_forward_trains_as_one_process(caplog):
-    """FeedForward is MXNet's oldest interface for training."""
+    """FeedForward, MXNet's oldest interface for training, ends with the weights of one process."""
     with caplog.at_level(logging.ERROR), pytest.warns(DeprecationWarning):
         model = mx.model.FeedForward(
             lenet(), num_epoch=2, learning_rate=0.3, momentum=0.9, arg_params=start_weights(),

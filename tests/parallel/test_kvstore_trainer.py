@@ -80,7 +80,7 @@ def test_batch_norm_statistics_start_equal_on_all_ranks(rank):
     assert net.running_mean.data().asnumpy().tolist() == [0, 0, 0]
 
 
-# ---- several trainers, other names ----
+# ---- several trainers, and parameters with other names ----
 
 
 @pytest.mark.parametrize("on_store", [False, True], ids=["", "on store"])
@@ -202,7 +202,7 @@ def all_rows(net):
 def test_sparse_weights_with_rows_from_the_store_train_as_in_one_process(
     optimizer, name, rank, size, parity
 ):
-    """test_sparse.py tests sparse gradients of dense weights."""
+    """The weights are sparse. test_sparse.py tests dense weights with sparse gradients."""
     nets = gluon.contrib.nn.SparseEmbedding(9, 3), gluon.nn.Embedding(9, 3, sparse_grad=True)
     trainers = []
     for net, seed, kvstore in zip(nets, (rank, 0), (name, None)):

@@ -86,7 +86,7 @@ def test_a_forked_child_writes_nothing_to_the_timeline(folder, rank):
 
 
 def test_tensors_of_one_name_in_two_process_sets_have_separate_tracks(folder, rank, size):
-    """The spans overlap: in one track, viewers would pair the wrong begins and ends."""
+    """The operations overlap in time: in one track, viewers would combine them wrongly."""
     some = hvd.add_process_set(range(size - 1)) if size > 1 else hvd.global_process_set
     hvd.start_timeline(os.path.join(folder, "of{rank}.json"))
     sets = [hvd.global_process_set] + ([some] if size > 1 and some.included() else [])
@@ -128,7 +128,7 @@ def test_stop_timeline_reports_a_full_disk(folder, rank):
 
 
 def test_mxnets_profiler_records_operations_of_hvdlite(tmp_path, size, asynchronous):
-    """MXNet's profiler aborts on operations of a CPU context above the number of cores."""
+    """It aborts if an operation has a context cpu(i) where i is at least the number of cores."""
     mx.profiler.set_config(profile_all=True, filename=str(tmp_path / "trace.json"))
     mx.profiler.set_state("run")
     arrays = [mx.nd.ones(1000 * i + 1) for i in range(3)]

@@ -140,7 +140,7 @@ def test_grouped_calls_write_into_out(rank, size):
     (
         [slice(0, 6), slice(6, 12), slice(12, 18)],  # outputs in place
         [slice(18, 24), slice(24, 30), slice(30, 36)],
-        [slice(6, 12), slice(18, 24), slice(24, 30)],  # output 0 is input 1
+        [slice(6, 12), slice(18, 24), slice(24, 30)],  # the memory of output 0 is also input 1
         [slice(3, 9), slice(18, 24), slice(24, 30)],
         [slice(18, 24), slice(20, 26), slice(30, 36)],  # two outputs overlap
         [slice(0, 6), slice(18, 36, 3), slice(12, 18)],  # one output is not contiguous

@@ -82,7 +82,7 @@ def test_concurrent_allreduces_in_several_process_sets_are_right(sets, rank):
 
 
 def test_an_unused_process_set_takes_no_memory(size, several):
-    """A set's window has 2 MiB per rank, and a job may have many sets."""
+    """A used process set has 2 MiB of shared memory per rank, and a job may have many sets."""
 
     def kilobytes():
         return int(re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())[1])
@@ -177,7 +177,7 @@ def test_collectives_of_a_process_set_are_refused_on_other_ranks(rank, size, sev
 
 @pytest.mark.parametrize("name", ["sum", None])
 def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
-    """Ranks may have called init() a different number of times in earlier jobs."""
+    """The ranks of the new job may have taken part in different numbers of earlier jobs."""
     if size < 3:
         pytest.skip("needs three ranks")
     world = MPI.COMM_WORLD
@@ -214,7 +214,7 @@ def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
 
 
 def test_a_joined_rank_contributes_zeros_for_tensors_it_never_submitted(rank, size):
-    """Operations that MXNet runs only after the call of join() still use the rank's data."""
+    """Tensors that it submitted before join() keep their data, even if MXNet runs them later."""
     pushed = [mx.nd.ones((50_000,)) for _ in range(20)]
     for i, array in enumerate(pushed):
         hvd.allreduce_(array, name=f"pushed{i}", op=hvd.Sum)

@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The works of a program, which each rank does in a different order."""
+    """The tasks of a random program; each rank's threads do the tasks in their own order."""
 
     seed: int
     threads: List[List[Task]]
@@ -204,7 +204,7 @@ def told(seed: int, rank: int, size: int):
     """Name the seed and the rank if the program fails or hangs."""
     which = f"HVDLITE_TEST_SEED={seed}: rank {rank} of {size}"
     say = functools.partial(print, f"\n{which} hangs", file=sys.__stderr__, flush=True)
-    timer = threading.Timer(HANGS, say)  # pytest prints the stacks at its own time limit
+    timer = threading.Timer(HANGS, say)  # before pytest's time limit, at which it prints stacks
     timer.start()
     try:
         yield

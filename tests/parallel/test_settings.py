@@ -9,7 +9,7 @@ import hvdlite.numpy
 
 pytestmark = pytest.mark.usefixtures("several")
 
-NO_SENSE = {  # test_env.c tests the other kinds of values
+NO_SENSE = {  # wrong values, and the errors of init(); tests/c/test_env.c has more of them
     "HVDLITE_SEGMENT_BYTES=1000": "expected a number from 1024 to 1073741824",
     "HOROVOD_LOG_LEVEL=loud": "expected trace, debug",
     "HVDLITE_DATA_TIMEOUT_SECONDS=nan": "expected a number of at least 0",
@@ -73,4 +73,4 @@ def test_all_ranks_use_the_stall_limits_of_rank_0(rank, monkeypatch, a_new_job):
     if rank == 1:
         with pytest.raises(hvd.HvdliteError, match="submitted by rank 1, not by rank 2"):
             hvd.numpy.allreduce(np.ones(3), process_set=others)
-    everyone.Barrier()  # a barrier of hvdlite would have the same limit
+    everyone.Barrier()  # MPI's barrier, because hvdlite's barrier has rank 0's limit, too

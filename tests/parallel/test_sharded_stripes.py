@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute oth
 
 STRIPE = lib.HVD_STRIPE // 4
 COLUMNS = 350
-UNITS = (300, 70, 5)  # the weights of the layers have seven stripes, two, and less than one
+UNITS = (300, 70, 5)  # the layers' weights have 7 stripes of 64 KiB, 2 stripes, and a part of one
 
 
 @pytest.fixture(scope="module")

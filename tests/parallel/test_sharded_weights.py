@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(MXNET2, reason="MXNet 2's optimizers compute oth
 
 @pytest.fixture(scope="module")
 def shares() -> bool:
-    """Return whether the ranks of a host share memory in this run; both ways train equally."""
+    """Return whether the ranks of a host share memory; the weights do not depend on it."""
     return os.environ.get("HVDLITE_WINDOW") != "0" or hvd.local_size() == 1
 
 

@@ -132,7 +132,7 @@ def embedding_net(sparse: bool = True):
 
 
 def words_of(rank: int, step: int) -> np.ndarray:
-    """Return the words of a batch. Rank 0 has only 3, so only other ranks have the other rows."""
+    """Return a batch of words. Rank 0 uses only words 0 to 2, so it lacks some gradients' rows."""
     random = np.random.RandomState(100 * step + rank)
     return random.randint(0, 3 if rank == 0 else HEIGHT, (6, 2))
 

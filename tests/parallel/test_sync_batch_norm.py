@@ -178,7 +178,7 @@ def test_a_sync_batch_norm_that_only_one_rank_has_made_is_an_error(rank, several
     with pytest.raises(hvd.HvdliteError, match=text), autograd.record():
         blocks[-1](mx.nd.ones((2, 3)))
     for _ in range(rank != 1):
-        hvd.SyncBatchNorm()  # later tests need equal numbers of blocks on all ranks
+        hvd.SyncBatchNorm()  # hvdlite compares layers' numbers: all ranks must make equally many
 
 
 def test_sync_batch_norm_refuses_several_contexts():

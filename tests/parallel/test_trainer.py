@@ -66,7 +66,8 @@ def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer", "sharded", *STORES])
 def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
-    """The rates change through lr_mult, wd_mult, a schedule and set_learning_rate()."""
+    """The weights equal one process's. lr_mult, wd_mult, a schedule and set_learning_rate() change
+    the rates."""
 
     def run(trainer_of, joined: bool) -> dict:
         net = dense_net()
@@ -246,7 +247,7 @@ def test_a_trainer_submits_a_group_as_one_operation(monkeypatch):
     monkeypatch.setattr(
         InPlace, "push", lambda self, arrays: sent.append(len(arrays)) or push(self, arrays)
     )
-    trainer._gradients.forget()  # otherwise the trainer would call the original method
+    trainer._gradients.forget()  # the prepared calls, which use the original InPlace.push
     trainer.allreduce_grads()
     mx.nd.waitall()
     assert sent == [3, 4, 3]

@@ -119,7 +119,7 @@ def test_allreduce_metric_counts_the_samples_of_all_ranks(kind, options, classes
     total = hvd.allreduce_metric(own)
     assert total.get()[0] == whole.get()[0]
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)
-    labels, guesses = samples(size, classes)  # the metric may count more samples afterwards
+    labels, guesses = samples(size, classes)  # the returned metric can count more samples
     for each in (total, whole):
         each.update([labels], [guesses])
     np.testing.assert_allclose(total.get()[1], whole.get()[1], rtol=1e-6)

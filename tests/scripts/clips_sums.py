@@ -1,7 +1,6 @@
 """An unchanged script for Horovod that scales the loss and clips sums, as scripts for BERT do.
 
-Between allreduce_grads() and update(), it clips gradients to a norm of 1 times the number of
-workers.
+Between allreduce_grads() and update(), it clips gradients to a norm of MAX_NORM * size().
 """
 
 import horovod
@@ -12,7 +11,7 @@ from horovod.mxnet.mpi_ops import rank, size
 
 try:
     import horovod.mxnet as hvd
-except ImportError:  # as in libraries that use Horovod only if it is installed
+except ImportError:  # libraries that use Horovod only if it is installed catch this error, too
     hvd = None
 
 from jobs import report

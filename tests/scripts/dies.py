@@ -62,7 +62,7 @@ faulthandler.register(signal.SIGUSR1, all_threads=True)
 atexit.register(at_exit)
 number = int(os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 if "torch" in case["groups"]:
-    import torch  # noqa: F401 - before hvdlite
+    import torch  # noqa: F401 - this case imports PyTorch before hvdlite
 import numpy as np  # noqa: E402
 
 import hvdlite as hvd  # noqa: E402

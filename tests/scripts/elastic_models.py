@@ -3,8 +3,8 @@
 The rank dies in one of 12 steps; with Keras, after a batch. `how`: with PyTorch "in backward" or
 "after backward", with Gluon the trainer. With "in backward", the killed rank has submitted some
 gradients of the step; with "after backward" and with DistributedTrainer, it has submitted all. At
-the end the survivors train again from the commit from which they had gone on, and must get the
-same bits.
+the end the survivors load the commit that they went on from, train again, and must get the same
+bits.
 """
 
 import importlib

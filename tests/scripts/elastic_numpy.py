@@ -4,9 +4,9 @@ A rank to kill may be "new": a replacement. The number of steps may be "10 at 3"
 after the step of death as soon as the job has 3 ranks.
 
 Steps do not commute, and the state keeps which ranks took part in each step, so the loop at the end
-computes the expected bits in one process. With "-", the test kills ranks whose process ids are the
-names of files in PIDS, or DIES_AFTER has, per rank, the seconds until a child process kills the
-rank; "-" there: the rank is not killed.
+computes the expected bits in one process. With "-" in argv, the test itself kills ranks (the folder
+PIDS has a file for each process id), or child processes do: DIES_AFTER lists the seconds of each
+rank, or "-" for a rank that lives.
 """
 
 import os
@@ -71,7 +71,7 @@ def train(state):
             if "EXITS" in os.environ:
                 sys.exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The last rank waits for rank 0 in the pair's sum; rank 0 sees the death in another call.
+        # When a rank dies, the last rank waits for rank 0 in sum_of_pair(), and rank 0 for all.
         early = dead and state.step == when and not resets and first == hvd.size() - 1
         if early:
             sum_of_pair()
@@ -83,7 +83,7 @@ def train(state):
         state.members.append(members.tolist())
         state.step += 1
         if wanted:
-            time.sleep(0.005)  # steps pass the time until the job has the wanted size
+            time.sleep(0.005)  # the ranks go on with slow steps until the job has the wanted size
             if state.end is None and [hvd.size()] == wanted and state.step > when:
                 state.end = state.step + steps
         state.commit()

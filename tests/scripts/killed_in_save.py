@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 
 
 class Deadly(gluon.nn.Dense):
-    """A layer whose process dies when its second file is half written."""
+    """A layer that kills its process when the file of the second checkpoint is half written."""
 
     def save_parameters(self, filename, **options):
         super().save_parameters(filename, **options)

@@ -124,7 +124,7 @@ else:
         except tuple(errors) as error:
             report(rank, **{wait: str(error)}, pending=pending())
             last = error
-    hvd.barrier(survivors)  # no survivor may end before the other waits for rank 1
+    hvd.barrier(survivors)  # no survivor ends before the other survivor has waited for rank 1
     if how not in ("caught exit", "end", "exit 0", "shutdown"):
         raise last
     try:

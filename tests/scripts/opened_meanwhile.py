@@ -19,7 +19,7 @@ opened: list = []
 
 
 def open_group() -> None:
-    """Note the code, the error's text and the group's number."""
+    """Open a group; append the returned code, the error's text and the group's number to opened."""
     error, group = new_error(), ffi.new("int *")
     ranks = ffi.new("int[]", [0, 1])
     code = lib.hvd_group_open(by_mpi(WORLD), ranks, group, error)

@@ -1,4 +1,4 @@
-"""After 12 equal steps, rank 1 stalls, or stalls once per tensor name, or dies, by argv[1]."""
+"""After 12 equal steps rank 1 stalls, stalls once per tensor name, or dies, as argv[1] says."""
 
 import os
 import signal

@@ -2,7 +2,7 @@
 
 idle: the CPU use of each rank, as a share of a core, when the ranks do nothing.
 waiting: how often the engine of each rank sleeps while all ranks wait for rank 0's array.
-nudged: how often nudges wake each rank, without a window, while all ranks wait for the last rank.
+nudged: how often datagrams wake each rank, without shared memory, while all wait for the last rank.
 large: whether results with more than 2^31 bytes are right.
 """
 
@@ -24,7 +24,7 @@ rank, size = hvd.rank(), hvd.size()
 
 
 def share_of_a_core() -> float:
-    """Return the least of three measurements, in which other processes may disturb this one."""
+    """Return the CPU use of an idle rank: the least of three figures, to exclude disturbances."""
     MPI.COMM_WORLD.Barrier()
     time.sleep(0.3)  # pending work ends meanwhile
     return min(measured(float(given) / 3) for _ in range(3))
@@ -95,7 +95,7 @@ def large() -> None:
     where = [at % x.size for at in SAMPLES]
     for i, at in enumerate(where):
         x[at] = i + 10 * (rank + 1)
-    last = {at: sums[i] for i, at in enumerate(where)}  # of equal places, the last sample counts
+    last = {at: sums[i] for i, at in enumerate(where)}  # at equal positions the last remains
     if given == "numpy":
         y = hvd.numpy.allreduce(x, op=hvd.Sum)
         report(rank, zeros=int(np.count_nonzero(y)) == len(last), bytes=y.nbytes)

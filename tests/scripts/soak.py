@@ -2,8 +2,8 @@
 
     mpirun -n 2 python tests/scripts/soak.py 600
 
-Each round consists of init, process sets, collectives of many sizes and names, some of which fail,
-join and shutdown. Each rank reports its resources after the first rounds and after the last.
+Each round calls init, makes process sets, runs collectives of many sizes and names (some fail), and
+calls join and shutdown. Each rank reports its resources after the first rounds and after the last.
 """
 
 import ctypes

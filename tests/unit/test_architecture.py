@@ -35,7 +35,7 @@ parsed = functools.lru_cache(None)(ast.parse)
 
 
 def wrong_in(files, check) -> dict:
-    """Return path -> result of check(file), for each file whose result is not empty or false."""
+    """Return path -> result of check(file), for each file whose result is true or not empty."""
     found = {str(file.relative_to(PACKAGE.parent)): check(file) for file in files}
     return {path: wrong for path, wrong in found.items() if wrong}
 
@@ -208,7 +208,7 @@ def test_pure_code_uses_no_clock_no_threads_and_no_log():
 
 
 def mutable_statics(source: Path) -> list:
-    """Return the names of objects with static lifetime, of a file or a function, but not const."""
+    """Return the names of global and static variables of a file that are not const."""
     code = re.sub(r"^[ \t]*#.*(?:\\\n.*)*", "", code_of(source), flags=re.M)
     found, opened = [], ""
     inner = []  # for each open brace: True unless it opens a namespace
@@ -228,7 +228,7 @@ def mutable_statics(source: Path) -> list:
             forward = re.match(r"(?:static )?(?:struct|union|enum|class) \w+ ?;", text)
             if not constant and not forward:
                 found.append(object_like.group(1))
-        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # b in "struct a {...} b;"
+        of_type_before = re.match(r"(\w+)(?: ?\[[^\]]*\])* ?[=;]", text)  # b of "struct a {...} b;"
         if depth == 0 and of_type_before and re.match(r"(?:static |extern )?struct|union", opened):
             found.append(of_type_before.group(1))
         opened = text if depth == 0 and statement.endswith("{") else opened
@@ -246,13 +246,13 @@ BINDINGS = sorted(
 
 
 def test_only_the_listed_globals_are_mutable():
-    """Some callbacks of a framework need a global: the framework passes them no pointer of ours."""
+    """A framework passes some callbacks no pointer to hvdlite's state, so they need a global."""
     allowed = {
         "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
         "context.c": ["process"],
-        "calls.c": ["core"],  # XLA passes no argument for state
-        "library.c": ["jax", "failure"],  # MPI passes no argument for state
-        "calls.h": ["process"],  # C10D passes no argument for state
+        "calls.c": ["core"],  # XLA calls these functions without a pointer to hvdlite's state
+        "library.c": ["jax", "failure"],  # XLA calls MPI's functions, which have no such argument
+        "calls.h": ["process"],  # PyTorch calls these functions without such a pointer
     }
     files = [*SOURCES, *PREPARED, *BINDINGS]
     found = {f: (mutable_statics(f), allowed.get(f.name, [])) for f in files}
@@ -310,7 +310,7 @@ def test_functions_are_short():
 
 
 def test_lines_of_c_are_short():
-    """clang-format does not shorten comments. ruff checks Python."""
+    """At most 100 characters, also in comments, which clang-format does not shorten."""
     assert wrong_in(C_FILES, lambda file: re.findall(".{101,}", text_of(file))) == {}
 
 

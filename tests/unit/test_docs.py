@@ -65,7 +65,7 @@ def split(parameters: str) -> list:
     return [p.strip() for p in parameters.split(",")] if parameters else []
 
 
-# Several tests check what this code prints. It runs once, in a new process, because of MXNet.
+# Several tests check what this code prints. It runs in a new process, because it imports MXNet.
 LOOK = r"""
 import inspect, json, re, reference, sys, hvdlite as hvd
 from pathlib import Path

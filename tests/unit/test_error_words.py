@@ -68,7 +68,7 @@ def texts_of_errors_in(code: str) -> list:
 
 
 def test_no_module_recognizes_errors_by_their_text():
-    """Modules use an error's fields instead: csrc/base/error.h, HvdliteError, failure_of."""
+    """Modules read an error's fields (HvdliteError, failure_of), because texts may change."""
     assert wrong_in(MODULES, lambda module: texts_of_errors_in(text_of(module))) == {}
 
 
@@ -162,7 +162,7 @@ OPTIONS_AND_ROLE = re.compile(r"\W(?:env[_-]workers?|num[_-]workers)|\"worker\""
 
 
 def test_modules_of_the_launcher_say_rank_instead_of_worker():
-    """The option --num-workers and MXNet's role "worker" keep their names."""
+    """Exceptions are the option --num-workers and MXNet's role "worker"."""
     files = [f for f in (ROOT / "hvdlite" / "launch").rglob("*.py") if f.name not in WITH_WORKERS]
     texts = {file.name: OPTIONS_AND_ROLE.sub("", file.read_text()) for file in files}
     assert [name for name, text in texts.items() if "worker" in text.lower()] == []

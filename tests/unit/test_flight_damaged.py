@@ -76,7 +76,7 @@ EDGES = [b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f", INFINITY, NAN]
 
 
 def places(good: bytes) -> list:
-    """Return the positions of the fields of the head and of the recorded operations."""
+    """Return the positions of the fields of the recorder's head and of the recorded operations."""
     fields = re.findall(rb"(op\.)?[\w.]+ [Siuf]\d?@(\d+):", good[: good.index(b"\0")])
     ring, size = (int(re.search(rb";%s (\d+);" % what, good)[1]) for what in (b"ring", b"op"))
     of_ops = [ring + int(at) for prefix, at in fields if prefix]
@@ -117,7 +117,7 @@ def test_a_report_with_a_damaged_number_of_ranks_is_written(good, tmp_path):
 
 
 def test_a_report_about_damaged_memory_ends_no_process(good, tmp_path):
-    """The recorder names SIGKILL as the signal for stacks, and another process as its own."""
+    """The damage: the signal that prints stacks is SIGKILL, and the process id is another's."""
     with subprocess.Popen(["sleep", "60"]) as victim:
         with with_head(good, tmp_path / "x", stacks=signal.SIGKILL, pid=victim.pid) as recorder:
             report.poll([recorder])

@@ -1,4 +1,4 @@
-"""A hash in the text of a framework's exception leads to hvdlite's error."""
+"""A framework keeps only the text of hvdlite's error; a hash in the text finds the whole error."""
 
 from hvdlite.core.native import (
     HvdliteError,
@@ -12,7 +12,7 @@ from hvdlite.core.native import (
 
 
 def kept(text: str) -> str:
-    """Keep an error with this text; return the text with the hash."""
+    """Store an error with this text; return the text, to which the core has added a hash."""
     error = new_error()
     error.code, error.text, error.nblamed, error.blamed[0] = lib.HVD_RANK_DEAD, text.encode(), 1, 3
     lib.hvd_keep_failure(error)

@@ -146,10 +146,10 @@ def test_data_of_a_connection_that_was_just_dropped_raises_no_error(monkeypatch)
     room = acceptor.Acceptor(listener, own, b"key", set(), lambda: None)
     callers = [socket.create_connection(listener.getsockname()) for _ in range(2)]
     room._selector.register(listener, 1)
-    room._admit()  # accepts one connection too many, so a pending one is dropped
+    room._admit()  # accepts both connections, and drops one, because MOST_PENDING is 0
     assert not room._pending
     (ended,) = [c for c in [callers[0]] if c.recv(1) == b""]
-    room._serve(ended)  # the selector's event for the dropped connection, from the same select()
+    room._serve(ended)  # handles data that the selector reported before the connection was dropped
     room._close()
     for caller in callers:
         caller.close()
@@ -162,7 +162,7 @@ def test_connections_of_strangers_only_cause_lines_in_the_log(who, caplog, monke
     assert with_strangers(STRANGERS[who]) == [expected(r, 3) for r in range(3)]
     told = [r for r in caplog.records if "turned away" in r.message]
     assert len(told) <= acceptor.MOST_LINES + 1
-    # rank 0 may close its port before it recognizes these two as strangers
+    # rank 0 may close its port before it recognizes "slow" and "flood" as strangers
     if who not in ("slow", "flood"):
         assert len(told) >= 1
 

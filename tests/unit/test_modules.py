@@ -13,7 +13,7 @@ from hvdlite.core import launchers
 KEPT = {
     "core/module_state.py": ["process"],  # holds all ModuleStates
     "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
-    "jax/calls.py": ["_register"],  # JAX has what it registers until the process ends
+    "jax/calls.py": ["_register"],  # JAX keeps registered functions until the process ends
 }
 CONTAINERS = "set dict list deque Counter defaultdict count cycle local ExitStack WeakSet"
 CONTAINERS = {*CONTAINERS.split(), "WeakKeyDictionary", "WeakValueDictionary", "Process"}
@@ -22,7 +22,7 @@ CHANGES = {*CHANGES.split(), "clear", "__setitem__"}
 
 
 def kept_by(code: str) -> list:
-    """Return the names in a module and its classes whose values the module's functions change."""
+    """Return the names, of a module or its classes, whose values the module's functions change."""
     tree, found = parsed(code), []
     names = set()  # names that the module itself assigns
     for body in [tree.body, *(c.body for c in ast.walk(tree) if isinstance(c, ast.ClassDef))]:
@@ -46,7 +46,7 @@ def kept_by(code: str) -> list:
 
 
 def changed_by(function, names: set) -> list:
-    """Return those of the given outer names whose values the function changes."""
+    """Return the names, of the given names outside the function, whose values it changes."""
     found = []
     own = {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
     own |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and is_bound(n)}
@@ -66,7 +66,7 @@ def changed_by(function, names: set) -> list:
 
 
 def kept_by_closures_of(function) -> list:
-    """Return the variables of a function that a returned inner function changes."""
+    """Return a function's variables that an inner function, which it returns, changes."""
     nodes = list(ast.walk(function))
     names = {
         t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if hasattr(t, "id")

@@ -73,7 +73,7 @@ def test_no_rank_is_bound_if_there_are_too_few_nodes_ranks_or_cores(
 
 def test_ranks_are_bound_only_to_cores_that_a_container_allows(host):
     host(2, 4)
-    allowed = [2, 3, 4, 5, 10, 11, 12]  # core 5 with only one of its hardware threads
+    allowed = [2, 3, 4, 5, 10, 11, 12]  # core 5 lacks its second hardware thread, 13
     bound = [nodes.binding(rank, 4, allowed) for rank in range(4)]
     assert bound == [[{2, 10}], [{3, 11}], [{4, 12}], [{5}]]
 

@@ -24,7 +24,7 @@ def pair():
 
 
 def lives_of(numbers) -> dict:
-    """Return number -> Lives of the processes of a job."""
+    """Return, by number, each process's ``Lives`` object, which knows which processes live."""
     found = {number: lives.Lives() for number in numbers}
     for one, other in itertools.combinations(numbers, 2):
         near, far = pair()
@@ -67,7 +67,7 @@ def called(
         ports.append(port)
         about = rerendezvous.Known(old, coming, own, lambda: silent, 1.0)
         call = rerendezvous.Rerendezvous(number, port, b"key", about)
-        met = call.meet((votes or {}).get(number, 0), number, 0)  # ranks also pass different epochs
+        met = call.meet((votes or {}).get(number, 0), number, 0)  # epoch: differs by rank
         for connection in met.connections.values():
             connection.close()
         return met[:3]
@@ -212,7 +212,7 @@ def test_a_rank_that_connects_after_the_other_ranks_have_ended_gets_an_error(mon
 
 @pytest.fixture
 def watching():
-    """Yield a watch of another host, which answers."""
+    """Yield a HostWatch (the code that detects lost hosts) of a host that answers."""
     listener = socket.create_server(("127.0.0.1", 0))
     near = socket.create_connection(listener.getsockname())
     far, _ = listener.accept()
@@ -225,19 +225,19 @@ def watching():
 
 
 def test_a_shorter_timeout_for_lost_hosts_applies_immediately(monkeypatch, watching):
-    """The limit also applies while the watch's thread pauses because of a longer limit."""
+    """A longer timeout before makes the watching thread pause; the new timeout ends the pause."""
     looked = threading.Event()
     monkeypatch.setattr(host_watch.HostWatch, "_look_at", lambda *_: looked.set())
     monkeypatch.setattr(host_watch, "_LONGEST_PAUSE", 1e4)
     watching.set_limit(1e6)
-    assert looked.wait(60)  # afterwards, the watch's pause begins
+    assert looked.wait(60)  # now the thread that watches the host pauses
     looked.clear()
     watching.set_limit(0.1)
     assert looked.wait(60)
 
 
 def test_a_rank_that_was_paused_does_not_declare_a_host_lost(monkeypatch, watching):
-    """The rank had no core, or the script kept the GIL from the watch's thread."""
+    """The watching thread did not run: the rank had no core, or the script kept Python's GIL."""
     # The n-th measurement takes the n-th number of seconds and returns this number. 0.5 s is longer
     # than the limit.
     silences = [0.0, 0.0, 0.0, 0.0, 0.5, 0.0]

@@ -129,7 +129,7 @@ def test_every_option_of_the_launcher_is_in_the_docs():
     told = set(re.findall(r"(?<![\w-])-[\w-]*\w", words))
     for action in parser(list(BACKENDS))._actions:
         if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS:
-            known = action.option_strings or told  # the command itself has no option strings
+            known = action.option_strings or told  # the argument `command` has no option strings
             assert told.intersection(known), known
 
 
@@ -176,7 +176,7 @@ def takes(program: str, words: list) -> None:
 
 
 def exists(program: str, words: list) -> None:
-    """Raise an error unless the make targets, extras and files that a command names exist."""
+    """Raise an error if a command names a make target, an extra or a file that does not exist."""
     if program == "make":
         assert TARGETS.issuperset(word for word in words if "=" not in word), words
     if program in ("pip", "conda"):

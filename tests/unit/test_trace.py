@@ -21,7 +21,7 @@ def tensor(name: str, times, rank: int = 0, batch: int = 1) -> Tensor:
 
 
 def timeline(folder, rank: int, tensors, origin: float = 50.0, offset: float = 0.0) -> str:
-    """Write a timeline as the C core does, in microseconds since its begin; return the path."""
+    """Write a timeline like the C core's, in microseconds since its start; return its path."""
     clock = {"origin": origin, "offset": offset, "error": 1e-5 * rank}
     events = [{"ph": "M", "name": "hvdlite_clock", "pid": rank, "args": clock}]
 
@@ -120,7 +120,7 @@ def rank(number=0, late=0.0, host="n1", sent=(4, 0, 1e6), **parts) -> verdict.Ra
 
 LATE = rank(1, late=0.4)
 READS = LATE._replace(steps=rank(input=0.05).steps)
-VERDICTS = [  # ranks -> the finding, its share of the time, words of its text
+VERDICTS = [  # ranks, the fault that is found, its part of a step's time, words of the report
     ([rank(lost=0.04), LATE], "slow rank", 0.4, "rank 1 on n1 works 1.7x as long"),
     ([rank(lost=0.04), READS], "slow rank", 0.4, "input during 50%"),
     ([rank(lost=0.02, late=0.3), rank(1, late=0.1, lost=0.02)], "uneven ranks", 0.2, "in turn"),
@@ -204,7 +204,7 @@ def test_an_incomplete_timeline_of_a_killed_rank_is_read_to_its_end(tmp_path):
 
 
 def test_a_wait_before_a_small_tensor_counts_as_exposed(tmp_path):
-    """Each step ends with an allreduce of the loss; the gradient moves from 0.01 to 0.07 s."""
+    """A step ends with a small allreduce, of the loss; the gradient's runs from 0.01 to 0.07 s."""
     own = []
     for i in range(3):
         own += [tensor("a", (0.1 * i, 0.1 * i + 0.01, 0.1 * i + 0.01, 0.1 * i + 0.07))]

@@ -52,7 +52,7 @@ def test_the_report_names_the_rank_that_stood_still_and_not_the_waiting_rank():
 
 
 def test_the_report_about_a_rank_whose_agent_got_a_signal_names_the_signal():
-    """Rank 1's report about rank 0 may come before the report of the agent, on a busy host."""
+    """On a busy host, rank 1's report that rank 0 is silent may come before the agent's report."""
     signs = Signs()
     signs.add(1, b"2 1 0", 1.9)
     ended = Ending(0, "0", "a", -15, True, 2.5, signal=15)

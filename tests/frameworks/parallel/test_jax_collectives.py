@@ -278,7 +278,7 @@ def test_a_second_jax_thread_may_not_use_the_same_processes(joins, text, ahead, 
 
 @pytest.mark.skipif("hvd.size() < 3", reason="2 ranks have no unused order of devices")
 def test_a_jax_thread_may_use_the_devices_of_a_thread_that_has_ended(rank, size):
-    """A second thread runs programs of a new order of devices when the first thread has ended."""
+    """Both threads run a program whose mesh orders the devices otherwise than jax.devices()."""
     got, ranks = [], [*range(1, size), 0]
 
     def work():

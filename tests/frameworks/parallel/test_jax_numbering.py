@@ -98,7 +98,7 @@ def test_calls_of_one_name_in_a_jax_program_are_not_mixed_up(rank, size):
 
 @pytest.mark.parametrize("after", [total, inner_total], ids=["eager", "jit"])
 def test_a_call_in_a_jax_program_is_not_mixed_up_with_a_later_call(after, rank, size):
-    """The program of rank 0 reaches its call after the other ranks' programs."""
+    """Rank 0's program reaches its collective call late, when other ranks may call `after`."""
     program = jax.jit(late)
     for _ in range(4):
         first, then = program(jnp.ones(8), 0 if rank else 300), after(jnp.full(8, 100.0))
@@ -143,7 +143,7 @@ def test_a_second_jax_thread_may_not_use_a_name_of_a_living_thread(rank, size):
 
 @pytest.mark.skipif("hvd.size() == 1", reason="one rank")
 def test_a_refused_jax_program_takes_no_tensor_names(rank, size):
-    """Otherwise this thread could not use the name "free" while the other thread lives."""
+    """The other thread, whose program was refused, must not reserve the tensor name "free"."""
     own = jax.jit(lambda a: hvd.allreduce(a, "own", op=hvd.Sum))
     both = jax.jit(lambda a: hvd.allreduce(hvd.allreduce(a, "free"), "own", op=hvd.Sum))
     free = jax.jit(lambda a: hvd.allreduce(a, "free", op=hvd.Sum))

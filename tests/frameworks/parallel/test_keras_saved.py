@@ -127,7 +127,7 @@ def test_the_error_names_the_rank_whose_optimizer_is_at_another_step(
         trained(model, x, 2)
     assert re.search(shown[what], str(caught.value)), str(caught.value)
     if rank and what == "another optimizer":
-        # later tests need equal numbers of optimizers on all ranks
+        # every rank must have made equally many optimizers, because hvdlite compares their numbers
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
 
 
@@ -163,7 +163,7 @@ def test_training_a_copy_of_a_model_without_recompiling_is_refused(copied, scale
     model, x = unit_model(rank, hvd.DistributedOptimizer(plain))
     with refused_if(size > 1):
         trained(copied(model), x)
-    again = copied(model)  # on JAX the first copy has lost its weights
+    again = copied(model)  # on JAX, the training that failed has deleted the first copy's weights
     again.compile(hvd.DistributedOptimizer(again.optimizer), linear)
     before = float(again.get_weights()[0].item())
     assert trained(again, x) - before == pytest.approx(-0.4 * (size + 1) / 2)

@@ -57,7 +57,7 @@ def test_keras_training_equals_one_process(kind, rank, size, report_parity):
     fit(alone, OPTIMIZERS[kind](), x, y, BATCH)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS[kind]())
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    mine = x[rank::size], y[rank::size]  # batch i of `alone` joins batch i of all ranks
+    mine = x[rank::size], y[rank::size]  # the ranks' batches i are together batch i of `alone`
     fit(model, optimizer, *mine, BATCH // size, first)
     check_equal(model)
     report_parity(f"Keras on {BACKEND}, {kind}", difference(model, alone), 2e-5)

@@ -223,7 +223,7 @@ def test_averages_of_integers_are_rounded_to_zero(groups):
 
 
 def test_buckets_of_ddp_are_in_shared_memory(groups, staged, short):
-    """DistributedDataParallel calls allocate_tensor. Staged tensors are copied elsewhere."""
+    """DistributedDataParallel calls allocate_tensor. hvdlite sums copies of `staged` tensors."""
     backend, cpu = groups[0]._get_backend(torch.device("cpu")), torch.device("cpu")
     assert backend.supports_tensor_alloc(cpu) == (dist.get_world_size() > 1)
     if dist.get_world_size() > 1:
@@ -236,7 +236,7 @@ def test_buckets_of_ddp_are_in_shared_memory(groups, staged, short):
             with pytest.raises(RuntimeError, match="timed out: some rank has not made the call"):
                 backend.allocate_tensor(100, dtype=torch.float64, device=cpu)
         else:
-            owner_name("array")  # count as rank 0 has, so that later names are equal on all ranks
+            owner_name("array")  # counts like rank 0's call: later names must be equal on all ranks
         dist.barrier(group=groups[0])
 
 

@@ -64,7 +64,7 @@ def test_a_change_of_parameters_on_only_one_rank_is_an_error_on_all_ranks(
             model.step(mine)
         else:
             mine()
-        for _ in range(2):  # the others may raise a step after the rank that made a late change
+        for _ in range(2):  # a rank without the change may raise the error one step later
             model.step()
     assert caught.value.kind == "mismatch" and "on every rank" in str(caught.value)
     if rank != 1:
@@ -84,7 +84,7 @@ def test_training_is_right_after_equal_changes_of_parameters(change, late, kind,
     before = [weight.detach().clone() for weight in model.weights]
     model.step((lambda: change(model)) if late else change(model) or (lambda: None))
     model.step()
-    # rank 0 uses row 1, and every other rank uses both rows
+    # all ranks but rank 0 use row 0, and all ranks use row 1, so these are the sums of gradients
     step = torch.tensor([[size - 1.0], [size]]).expand(2, 3)
     trained = [kind != "frozen" and change != Model.remove, kind in ("dense", "sparse")]
     for old, new, steps in zip(before, model.weights, (*trained, change != Model.remove)):

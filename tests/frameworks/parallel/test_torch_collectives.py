@@ -114,7 +114,7 @@ IN_PLACE = {
 @pytest.mark.parametrize("verb", IN_PLACE)
 def test_backward_refuses_a_saved_tensor_that_a_collective_overwrote(verb):
     """With the new values, backward would silently compute wrong gradients."""
-    for _ in range(4):  # repeated calls of one name become prepared calls
+    for _ in range(4):  # hvdlite prepares a call whose name repeats: later calls run other code
         kept, loss = _saved_by_autograd(torch.ones(2, requires_grad=True))
         IN_PLACE[verb](kept, name=verb)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

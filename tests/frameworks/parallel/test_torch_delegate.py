@@ -1,4 +1,4 @@
-"""Delegation: ranks agree through hvdlite; Gloo on the CPU moves the data in place of NCCL."""
+"""Tensors that NCCL moves, in an order on which hvdlite's ranks agree; here Gloo replaces NCCL."""
 
 import random
 import threading
@@ -154,7 +154,7 @@ def test_batches_of_delegated_tensors_have_the_same_bits_on_all_ranks(rank, size
 
 
 def test_compression_casts_delegated_gradients_before_they_are_moved(rank, size):
-    """Gradients compressed by one_bit, which keeps residuals, go through the host instead."""
+    """NCCL moves fp16 gradients. one_bit needs residuals, so the CPU moves its gradients."""
     for compression, moved in ((hvd.Compression.fp16, True), (hvd.Compression.one_bit(), False)):
         model = nn.Linear(4, 3, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -205,7 +205,7 @@ def test_process_sets_that_overlap_move_their_tensors_at_the_same_time(rank, siz
     pairs = [hvd.add_process_set([r, (r + 1) % size]) for r in range(size)]
     own = [each for each in pairs if each.included()]
     order = random.Random(rank)
-    for each in pairs:  # the first call in each set makes its group, so all ranks have one order
+    for each in pairs:  # a set's first call makes its group: all ranks need the same order of sets
         if each.included():
             hvd.allreduce(torch.ones(1), process_set=each)
     for step in range(5):
@@ -230,7 +230,7 @@ def test_a_rank_that_has_joined_is_named_in_the_error(first, rank, size, several
         hvd.allreduce(torch.ones(1))
     if rank:
         match = r"rank 0 already joined.*of a GPU's tensor. Set HVDLITE_GPU=host on every rank"
-        # all ranks see the error, even before rank 0 has joined, because rank 0 makes no such call
+        # fails on all these ranks, also if rank 0 joins later: rank 0 never calls this allreduce
         with pytest.raises(HvdliteError, match=match):
             hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum)
     assert hvd.join() in range(size)
@@ -274,7 +274,7 @@ def test_a_delegated_group_closes_while_another_thread_waits_in_a_call(rank, sev
         UNDER_WAY.wait()
         hvd.barrier()
     else:
-        with mover._calls:  # so that rank 0 waits in the call
+        with mover._calls:  # delays this rank's part of the allreduce, so rank 0 waits for it
             handle = hvd.allreduce_async(torch.ones(3), name="late")
             hvd.barrier()
     delegate.close_all()

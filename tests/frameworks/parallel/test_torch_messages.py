@@ -14,7 +14,7 @@ from hvdlite.monitor import live, memory, report
 
 
 def test_messages_with_one_tag_arrive_in_order(groups, several):
-    """Messages of a tag keep their order; other tags, sizes, gaps and sources do not matter."""
+    """Messages of a tag keep their order, whatever other tags, sizes, strides and sources occur."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), groups[0]
     after, before, lengths = (rank + 1) % size, (rank - 1) % size, (3, 0, 500_000, 40_000)
     works = [

@@ -53,7 +53,7 @@ def test_an_optimizer_refuses_to_step_after_a_newer_optimizer_has_its_parameters
 
 @pytest.mark.parametrize("how", ["kept", "deleted", "in a cycle", "wrapped again"])
 def test_each_new_optimizer_of_one_model_trains_right(how, rank, report_parity):
-    """A notebook, or a search of learning rates, makes optimizers in this way."""
+    """A notebook, or a search of learning rates, makes several optimizers of one model."""
     model, optimizers = multilayer(), []
     plain = torch.optim.SGD(model.parameters(), 0.1)
     for phase in range(3):
@@ -320,7 +320,7 @@ def sync_batch_norm():
 
 @pytest.mark.parametrize("make", [adasum, guard, sync_batch_norm])
 def test_an_extra_torch_optimizer_or_guard_on_one_rank_is_an_error(make, rank, several):
-    """Otherwise ranks would wait for each other's tensors. test_trainers.py tests trainers."""
+    """Without the error, ranks would wait for tensors that other ranks never submit."""
     if rank == 1:
         make()
     with pytest.raises(

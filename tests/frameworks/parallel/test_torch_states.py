@@ -71,7 +71,7 @@ def test_broadcast_optimizer_state_gives_all_ranks_the_state_of_the_root(kind, w
 def test_after_broadcast_optimizer_state_every_parameter_has_a_gradient(kind, wrap, rank):
     """Scripts for Horovod read these gradients.
 
-    An existing gradient keeps its value; a frozen parameter gets no gradient.
+    Exception: a frozen parameter gets none. A gradient that exists already keeps its value.
     """
     table, frozen = torch.nn.Embedding(4, 3, sparse=kind == "SparseAdam"), multilayer()[0].weight
     given, frozen.requires_grad = torch.nn.Parameter(torch.ones(2)), False

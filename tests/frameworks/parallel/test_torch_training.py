@@ -1,4 +1,4 @@
-"""Training with PyTorch: the ranks train what one process trains on the joined batch."""
+"""PyTorch: ranks train to the weights of one process that trains on the batches of all ranks."""
 
 import copy
 import gc
@@ -261,7 +261,7 @@ def test_a_parameter_unfrozen_later_is_averaged_only_once(rank, size):
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([trained, frozen], 0.1), op=hvd.Sum)
     for step in range(4):
-        frozen.requires_grad_(step > 1)  # the gradient of `trained` is then sent during backward
+        frozen.requires_grad_(step > 1)  # at step 2 backward already sends gradients of `trained`
         optimizer.zero_grad()
         ((trained + frozen) * (rank + 1)).sum().backward()
         optimizer.step()

@@ -30,7 +30,7 @@ class OnGpu(torch.Tensor):
 
     @property
     def grad(self):
-        """autograd makes gradients of the class Tensor."""
+        """Return the gradient, which autograd has made on the CPU, as a tensor of the fake GPU."""
         return on_gpu(_GRAD.__get__(self))
 
     @grad.setter
@@ -38,7 +38,7 @@ class OnGpu(torch.Tensor):
         _GRAD.__set__(self, value)
 
     def backward(self):
-        """Call the engine itself: autograd's function would run hooks on plain tensors."""
+        """Call the engine itself: Tensor.backward() would give hooks tensors without this class."""
         with torch._C.DisableTorchFunctionSubclass():
             ones = torch.ones_like(self)
         torch.autograd.graph._engine_run_backward(

@@ -1,11 +1,11 @@
-"""Collectives of PyTorch's backend whose works and futures several threads use concurrently.
+"""Collectives of PyTorch's backend whose Work and Future objects several threads use at once.
 
     torchrun --nproc-per-node 2 torch_futures.py CALLS [SEED]
 
-Each thread has a separate group. A call may take the fast path, be queued, be started by the
-engine, be completed by the keeper thread, or be dropped; each rank chooses differently. Meanwhile
-other groups are aborted with calls in progress. Only callbacks that raise and aborted calls may
-give errors, and every result must be right.
+Each thread has a separate process group. Calls run at once or later, in the caller or in a thread
+of hvdlite, and their Work may be dropped; each rank chooses differently. Meanwhile other groups are
+aborted with calls in progress. Errors are right only if a callback raises or a call is aborted. All
+results must be right.
 """
 
 import random
@@ -139,7 +139,7 @@ def note(what, look, *args):
 
 
 def finish(lookers, started):
-    """Use the work in the given ways; for a dropped work, wait up to 30 s for the result."""
+    """Call each function of `looks` with a Work; without one, wait up to 30 s for the result."""
     what, work, is_right, looks = started
     started.clear()  # this thread has the only reference to the work
     others = [lookers.submit(note, what, look, work) for look in looks[1:]]
@@ -155,12 +155,12 @@ def finish(lookers, started):
 
 
 def calls_of(thread, group, calls, seed, lookers):
-    """Make the calls, in the same order on all ranks; each rank uses the works differently."""
+    """Make the calls, in the same order on all ranks; each rank uses Work objects its own way."""
     alike = random.Random(f"{seed} {thread}")
     own = random.Random(f"{seed} {thread} {dist.get_rank()}")
     left, later = [], 0
     for number in range(calls):
-        if number % 50 == 0:  # later = 0: repeated names take the fast path
+        if number % 50 == 0:  # later: share of asynchronous calls; 0: calls use the fast path
             later = own.choice((0, 0.1, 1)) if alike.random() < 0.6 else 0
         call, n, value = alike.choice(CALLS), alike.choice((1, 300, 20_000)), float(number % 50)
         what = f"call {number} of thread {thread} ({call.__name__}, {n})"

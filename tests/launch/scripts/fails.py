@@ -1,4 +1,4 @@
-"""Rank 1 ends in the given way while the other ranks wait for it or compute."""
+"""Rank 1 ends as argv[1] says, while the other ranks wait for rank 1 or compute."""
 
 import os
 import signal

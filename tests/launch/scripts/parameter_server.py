@@ -9,7 +9,7 @@ kv = mx.kv.create(sys.argv[1])
 mx.random.seed(1)
 x = mx.nd.random.normal(shape=(64, 4))
 y = (x * mx.nd.array([1, 2, 3, 4])).sum(axis=1, keepdims=True)
-if hasattr(gluon, "metric"):  # in MXNet 2 Gluon takes mx.np arrays
+if hasattr(gluon, "metric"):  # this is MXNet 2, whose Gluon needs mx.np arrays
     mx.npx.set_np()
     x, y = x.as_np_ndarray(), y.as_np_ndarray()
 net = gluon.nn.Dense(1)
