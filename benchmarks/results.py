@@ -108,7 +108,7 @@ class Results:
                 lines = kept["error"].strip().splitlines()
                 reasons.setdefault((work, name), []).append(lines[0] if lines else "no reason")
         return [
-            f"{name}: {len(found)} jobs of the work {work} failed: {found[0]}"
+            f"{name}, suite {work.replace('-', ' on ')} ranks: {len(found)} jobs failed: {found[0]}"
             for (work, name), found in reasons.items()
         ]
 

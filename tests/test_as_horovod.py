@@ -135,7 +135,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", [["job.py"], ["to/job.py"], ["-m", "job"], ["folder"]], ids=str)
 def test_hvdlite_as_horovod_runs_programs_as_python_itself_does(tmp_path, how):
-    """They can start workers by fork, spawn and forkserver, whose server imports the main module.
+    """Programs can start workers by fork, spawn and forkserver (which imports the main module).
 
     A folder's ``__main__.py`` is tried only with fork, because Python itself can't do more there.
     """

@@ -173,7 +173,7 @@ def test_the_benchmark_report_shows_medians_and_ratios_within_rounds(tmp_path):
     assert "| work | hvdlite | Horovod | UCC | Horovod, tuned / hvdlite | fastest other /" in text
     assert "| 4 KiB | 2 | 8 | 1 | – | UCC **0.50x** [**0.33x**, 1.0x] |" in text
     assert "| hvdlite | 2 | 2.2 | 93 % [93 %, 93 %] | – | – | – |" in text
-    assert "Gloo: 1 jobs of the work speed-2 failed: exit status 1" in text
+    assert "Gloo, suite speed on 2 ranks: 1 jobs failed: exit status 1" in text
     assert "`MPI4PY_LIBMPI=.venv-intel/lib/libmpi.so.12`" in text and str(ROOT) not in text
 
 

@@ -258,7 +258,7 @@ def test_init_joins_a_process_and_the_processes_it_spawned(tmp_path):
 OUTLIVES = """
 import ctypes, sys, weakref, hvdlite, mxnet as mx, numpy as np
 
-for name in [name for name in sys.modules if name.startswith("mxnet")]:  # keep it at exit
+for name in [name for name in sys.modules if name.startswith("mxnet")]:  # so Python frees none
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
 sys.modules["mxnet.ndarray._internal"].kept = mx.nd.from_numpy(np.ones(3))
 memory = np.ones(3)

@@ -124,7 +124,7 @@ def test_closing_a_group_while_the_job_ends_is_safe():
 
 
 def test_leaving_a_job_while_a_group_is_opened_does_not_hang():
-    """shutdown() must not wait forever for the end of this group, which no rank has left."""
+    """shutdown() must not wait forever for the ranks of the new group to leave the group."""
     job = assert_passed(script(2, "opened_meanwhile", "leaves"))
     assert [result["ended"] for result in job.results().values()] == [1, 1]
     left = "this rank has left the job (this group of ranks was added afterwards)"

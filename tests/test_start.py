@@ -75,7 +75,7 @@ print("YIELDS", loading._values_of_user.get(yields, "by the user"), os.environ.g
 
 @pytest.mark.parametrize("users", (None, "0"))
 def test_mpi_yields_if_ranks_outnumber_cores(users):
-    """If they did not yield, 140 process sets of 9 ranks would take 83 s on 2 cores."""
+    """If MPI did not yield, making 140 process sets of 9 ranks would take 83 s on 2 cores."""
     env = {"OMPI_MCA_mpi_yield_when_idle": users} if users else {}
     job = assert_passed(mpirun(2, "-c", CROWDED, env=env))
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]

@@ -94,8 +94,8 @@ SCENE(test_the_time_of_a_short_stall_is_not_0, CONFIG(2, .stall_warning = 0.3)) 
     CHECK_HAS(r.text[0], "waited for 0.40 s: ");
 }
 
-/* 20,000 stalled tensors once made 20,000 lines. The line about the oldest tensor counts the other
- * tensors, which are not reported again. */
+/* One line about the oldest stalled tensor counts the other tensors, so that 20,000 tensors do not
+ * make 20,000 lines. */
 SCENE(test_tensors_that_miss_the_same_ranks_share_one_warning, config_of(3)) {
     enum { N = 20000 };
     struct reports r;

@@ -46,8 +46,8 @@ static void stand_still(struct engine_rank *me, struct last_use *last, pthread_t
     while (!atomic_load(&frozen)) clock_nap(1e-3);
 }
 
-/* Callers wait for each other without a limit; otherwise the engine's thread would take over and
- * run into the fault. */
+/* Callers wait for each other without a limit. With a limit, the engine's thread takes over, and
+ * gets the fault instead of the callers. */
 ENGINES_BY(killed_main, arg,
            rank_transport(ranks, rank)->patience.policy = (struct wait_policy){30e-6, PATIENCE,
                                                                                NULL}) {
@@ -115,6 +115,6 @@ TEST(test_a_wait_on_the_fast_path_ends_if_a_rank_is_killed_after_the_engines_end
     in_its_chunk(killed_main);
 }
 
-/* Engines once asked ranks for signs of life only if a tensor was in the engine. On the fast path
- * no tensor is in the engine, so the other ranks waited for ever, without an error. */
+/* On the fast path no tensor is in the engine, but the engine must ask the ranks for signs of life;
+ * otherwise the other ranks wait for ever, without an error. */
 TEST(test_a_rank_stopped_on_the_fast_path_is_named) { in_its_chunk(stopped_main); }

@@ -48,7 +48,7 @@ TEST(test_a_wrong_tensor_name_is_refused) {
     CHECK_HAS(ERR->text, "nnnnnnnn");
     r.name[HVD_MAX_NAME - 1] = 0;
     is(HVD_OK, r);
-    /* One of two joins with different names was once lost on the fast path. */
+    /* all joins have one name, because the fast path knows a collective by its name */
     is(HVD_INVALID, WITH(request_of("second", 0), kind, HVD_JOIN));
     is(HVD_OK, WITH(request_of("join", 0), kind, HVD_JOIN));
 }

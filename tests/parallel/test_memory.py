@@ -31,7 +31,7 @@ def test_a_slice_and_a_reshaped_array_are_reduced(rank, size):
 
 
 def test_pending_allreduces_of_slices_of_one_array_give_right_results(rank, size):
-    """MXNet runs them one after another, because slices share the array's engine variable."""
+    """MXNet runs the allreduces one after another, because slices share the array's variable."""
     x = mx.nd.ones((40, 5)) * rank
     for i in range(20):
         hvd.allreduce_(x[2 * i : 2 * i + 1], op=hvd.Sum, name=f"row{i}")

@@ -128,7 +128,7 @@ def test_stop_timeline_reports_a_full_disk(folder, rank):
 
 
 def test_mxnets_profiler_records_operations_of_hvdlite(tmp_path, size, asynchronous):
-    """It aborts if an operation has a context cpu(i) where i is at least the number of cores."""
+    """MXNet's profiler aborts if an operation's context is cpu(i), and there are only i cores."""
     mx.profiler.set_config(profile_all=True, filename=str(tmp_path / "trace.json"))
     mx.profiler.set_state("run")
     arrays = [mx.nd.ones(1000 * i + 1) for i in range(3)]

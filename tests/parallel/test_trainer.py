@@ -66,8 +66,7 @@ def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer", "sharded", *STORES])
 def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
-    """The weights equal one process's. lr_mult, wd_mult, a schedule and set_learning_rate() change
-    the rates."""
+    """lr_mult, wd_mult, a schedule and set_learning_rate() change the learning rate."""
 
     def run(trainer_of, joined: bool) -> dict:
         net = dense_net()

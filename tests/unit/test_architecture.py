@@ -251,8 +251,8 @@ def test_only_the_listed_globals_are_mutable():
         "prepared.c": ["methods", "definition"],  # CPython needs statics and changes `definition`
         "context.c": ["process"],
         "calls.c": ["core"],  # XLA calls these functions without a pointer to hvdlite's state
-        "library.c": ["jax", "failure"],  # XLA calls MPI's functions, which have no such argument
-        "calls.h": ["process"],  # PyTorch calls these functions without such a pointer
+        "library.c": ["jax", "failure"],  # MPI's functions have no argument for state
+        "calls.h": ["process"],  # PyTorch passes no pointer to hvdlite's state
     }
     files = [*SOURCES, *PREPARED, *BINDINGS]
     found = {f: (mutable_statics(f), allowed.get(f.name, [])) for f in files}

@@ -98,7 +98,7 @@ def test_calls_of_one_name_in_a_jax_program_are_not_mixed_up(rank, size):
 
 @pytest.mark.parametrize("after", [total, inner_total], ids=["eager", "jit"])
 def test_a_call_in_a_jax_program_is_not_mixed_up_with_a_later_call(after, rank, size):
-    """Rank 0's program reaches its collective call late, when other ranks may call `after`."""
+    """Rank 0's program calls its allreduce late, when other ranks may already call `after`."""
     program = jax.jit(late)
     for _ in range(4):
         first, then = program(jnp.ones(8), 0 if rank else 300), after(jnp.full(8, 100.0))
