@@ -102,7 +102,7 @@ def test_opening_a_group_with_a_late_rank_is_an_error_about_this_rank(tmp_path):
     assert "is late: ranks [0, 1, 2] can't open a group of ranks" in second["text"]
 
 
-def test_a_group_with_a_rank_that_has_given_up_is_an_error_on_all_ranks(tmp_path):
+def test_a_group_with_a_rank_whose_call_timed_out_is_an_error_on_all_ranks(tmp_path):
     """Rank 1's call has timed out. Ranks 0 and 2 must not wait for rank 1 without a limit."""
     env = {"HVDLITE_STALL_SHUTDOWN_TIME_SECONDS": "5"}
     job = assert_passed(mpirun(3, "-c", GIVEN_UP, str(tmp_path), env=env))

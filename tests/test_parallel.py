@@ -57,7 +57,7 @@ ON_TWO = [*ON_FOUR, f"{CONTRACT}/test_guards.py", *sorted(EVERY - {*ON_SEVERAL})
 TRAINING = [
     f"tests/parallel/test_trainer.py::test_{name}"
     for name in (
-        "changing_rates_and_batch_sizes_train_as_one_process",
+        "changed_rates_and_batch_sizes_give_the_weights_of_one_process",
         "training_from_saved_states_equals_uninterrupted_training",
         "allreduce_grads_gives_averages_or_sums_if_the_script_asks_for_sums",
     )

@@ -287,7 +287,7 @@ def test_init_refuses_a_process_that_a_launcher_started_as_one_of_several():
         assert told or line == "SIZE 1"
 
 
-def test_only_the_innermost_launcher_counts():
+def test_only_the_innermost_launcher_sets_the_number_of_ranks():
     """RANK and WORLD_SIZE count if set within mpirun -n 1, but not if set outside of it."""
     env = {"RANK": "1", "WORLD_SIZE": "2"}
     assert assert_passed(mpirun(1, "-c", ALONE, env=env)).lines("SIZE ") == ["1"]

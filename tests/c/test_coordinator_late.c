@@ -67,7 +67,7 @@ TEST(test_the_rest_of_a_large_tensor_shares_a_batch) {
 }
 
 /* If a batch has room, it must not take the end of a tensor before the tensor's beginning. */
-TEST(test_pieces_come_in_order) {
+TEST(test_pieces_of_a_tensor_run_in_order) {
     CHECK_STORY(config_of(256 * KIB), "*+small:10 *+a:53248 -> Tsmall R Ta:0-131072 R;"
                                       "t=1 f -> Ta:131072-212992 R");
 }

@@ -124,7 +124,7 @@ TEST(test_an_exchange_sends_at_most_as_many_segments_ahead_as_a_link_holds) {
 }
 
 /* For 256 KB on 2 hosts with 100 Gbit/s a ring takes 191 us, recursive doubling 157 us. */
-TEST(test_a_ring_waits_for_the_rest_of_its_last_chunk) {
+TEST(test_two_hosts_with_links_of_100_gbit_choose_doubling_for_256_kb) {
     CHECK_INT(cheapest(2, AT_100, HVD_FLOAT32, 256000), COLL_DOUBLING);
 }
 

@@ -1,5 +1,5 @@
-/* Sends and receives without a matching call: how they fail, and what a late matching call gets. The
- * ranks have no engines: the tests set the time and step the ranks. */
+/* Sends and receives without a matching call: how they fail, and what a late matching call gets.
+ * The ranks have no engines: the tests set the time and step the ranks. */
 #include "letters.h"
 
 enum { RANKS = 3, LIMIT = 60, TIMES = 5 };

@@ -65,7 +65,7 @@ def test_training_with_any_optimizer_equals_one_process_on_the_joined_batch(kind
 
 
 @pytest.mark.parametrize("kind", ["trainer", "optimizer", "sharded", *STORES])
-def test_changing_rates_and_batch_sizes_train_as_one_process(kind):
+def test_changed_rates_and_batch_sizes_give_the_weights_of_one_process(kind):
     """lr_mult, wd_mult, a schedule and set_learning_rate() change the learning rate."""
 
     def run(trainer_of, joined: bool) -> dict:

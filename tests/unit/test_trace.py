@@ -203,7 +203,7 @@ def test_an_incomplete_timeline_of_a_killed_rank_is_read_to_its_end(tmp_path):
     assert counts == sorted(counts) and set(counts) == set(range(11))
 
 
-def test_a_wait_before_a_small_tensor_counts_as_exposed(tmp_path):
+def test_a_wait_before_a_small_tensor_counts_as_exposed_communication(tmp_path):
     """A step ends with a small allreduce, of the loss; the gradient's runs from 0.01 to 0.07 s."""
     own = []
     for i in range(3):
