@@ -215,7 +215,7 @@ TEST(test_the_next_batch_is_decided_shortly_before_the_present_one_ends) {
     CHECK(isinf(ahead_opens(&p)));
     ahead_finished(&p, 1.2);
     CHECK_NEAR(ahead_opens(&p), 1.22, 1e-9);
-    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* with the batch of MIB / 2 one piece, which is 1 MiB */
+    CHECK(ahead_takes(&p, MIB / 2, 1.2)); /* two batches of MIB / 2 are one piece, 1 MiB */
     ahead_finished(&p, 1.3);
     for (int i = 0; i < AHEAD_RATES; i++) run(&p, 10 * MIB, 1e9, 10 + i);
     decided(&p, 10000000, 40);

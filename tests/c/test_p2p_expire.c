@@ -187,7 +187,7 @@ TEST(test_a_receive_does_not_expire_before_an_older_wildcard_receive) {
     post(&j, &other, 1, HVD_RECV, 2, 4, 0);
     look(&j, 1, 1e9);
     check_stalled(&younger, 0);
-    CHECK_INT(other.ends, 0); /* rank 2 does not answer: not the stall limit decides this case */
+    CHECK_INT(other.ends, 0); /* the stall limit does not apply to a rank that does not answer */
     post(&j, &late, 0, HVD_SEND, 1, 4, 8);
     run(&j);
     check_stalled(&late, 0);

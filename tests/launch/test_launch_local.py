@@ -150,7 +150,7 @@ def test_no_rank_is_blamed_if_mpirun_kills_all_agents():
     ask = "print('agent', os.getppid(), flush=True)"
     launcher = start_endless(ask)
     agents = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
-    launcher.send_signal(signal.SIGSTOP)  # after SIGCONT it finds that both agents have ended
+    launcher.send_signal(signal.SIGSTOP)  # the continued launcher finds two ended agents
     for agent in agents:
         with contextlib.suppress(ProcessLookupError):  # mpirun has killed the agent
             os.kill(agent, signal.SIGKILL)

@@ -76,7 +76,7 @@ def test_copies_of_a_distributed_optimizer_average_too(clone, trained_before):
     else:
         assert_equal_on_all_ranks(train(net, plain_trainer(net, cloned)))
     owners = [each._averaging.gradients.owner for each in (optimizer, cloned)]
-    assert owners[0] != owners[1]  # different names for their tensors: both may be in use
+    assert owners[0] != owners[1]  # optimizers that are both in use need different tensor names
 
 
 def test_a_trainer_that_loads_states_of_a_plain_optimizer_still_averages(rank, tmp_path):

@@ -22,7 +22,7 @@ def test_an_extra_unnamed_call_on_one_rank_does_not_rename_later_calls(rank, siz
         y = hvd.allreduce(mx.nd.full((7,), step + rank), op=hvd.Sum)
         np.testing.assert_array_equal(y.asnumpy(), expected_sum(size, step))
     if pending is None:
-        pending = extra()  # the other ranks submit it later
+        pending = extra()  # the other ranks submit this tensor later
     np.testing.assert_array_equal(pending.asnumpy(), 1)
 
 

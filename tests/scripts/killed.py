@@ -45,7 +45,7 @@ if rank == 1:
     waits.start()
 if rank == dead:
     subprocess.Popen(["sleep", "10"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(0.2)  # the other ranks then wait
+    time.sleep(0.2)  # until the other ranks wait for this rank
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "later":
     while lives(pids[dead]):

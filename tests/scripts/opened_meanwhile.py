@@ -44,7 +44,7 @@ order = WORLD.Dup()
 if WORLD.rank == 0:
     thread = threading.Thread(target=open_group, daemon=True)
     thread.start()
-    thread.join(2)  # the thread then waits for rank 1
+    thread.join(2)  # after 2 s the thread waits for rank 1
     leave()
 if not leaves:
     hvd.shutdown()

@@ -259,7 +259,7 @@ def test_hvdlite_gpu_host_sends_tensors_through_the_host_without_a_warning(
 ):
     monkeypatch.setenv("HVDLITE_GPU", "host")
     if rank:
-        tensors.DELEGATED.discard("cpu")  # these ranks have the tensor in the host's memory already
+        tensors.DELEGATED.discard("cpu")  # on these ranks the tensor is on the CPU
     made = len(MOVERS)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
     assert len(MOVERS) == made and not caplog.records
