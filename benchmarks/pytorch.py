@@ -67,7 +67,7 @@ def mlp():
 
 
 def small():
-    """Like :func:`mlp`, with 400 small tensors: most of a step is not the allreduce."""
+    """Return what :func:`mlp` returns, with 400 small tensors: most of a step is no allreduce."""
     import torch
     from torch import nn
 
