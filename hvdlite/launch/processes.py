@@ -35,21 +35,19 @@ class BackendProcess:
         except OSError as error:
             why = f"temporary files can't be written: {error.strerror}"
             raise LaunchError(f"{why}: set TMPDIR to a folder with free space") from error
-        script = _as_input(command.script or "")
         env = {**command.env, **extra_env, **dict.fromkeys(_SESSION_FOLDER, self._folder.name)}
         try:
-            self._process = subprocess.Popen(
-                command.argv,
-                env=environment.for_backend(env),
-                stdin=script,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                preexec_fn=os.setpgrp,
-            )
+            with _as_input(command.script or "") as script:
+                self._process = subprocess.Popen(
+                    command.argv,
+                    env=environment.for_backend(env),
+                    stdin=script,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=os.setpgrp,
+                )
         except OSError as error:
             raise LaunchError(f"cannot run {command.argv[0]}: {error.strerror}") from error
-        finally:
-            os.close(script)
         self._pipes: Dict[IO[bytes], Lines] = {pipe: Lines() for pipe in self.pipes}
         self._heirs_end = float("inf")
         self._held: List[Tuple[float, str]] = []
@@ -117,13 +115,11 @@ class BackendProcess:
         self._folder.cleanup()
 
 
-def _as_input(text: str) -> int:
-    """Return a descriptor from which a process reads this text and then the end."""
-    memory = os.memfd_create("hvdliterun", os.MFD_CLOEXEC)
-    data = text.encode(errors="surrogateescape")
-    while data:
-        data = data[os.write(memory, data) :]
-    os.lseek(memory, 0, os.SEEK_SET)
+def _as_input(text: str) -> IO[bytes]:
+    """Return a file from which a process reads this text and then the end."""
+    memory = open(os.memfd_create("hvdliterun", os.MFD_CLOEXEC), "w+b")  # noqa: SIM115
+    memory.write(text.encode(errors="surrogateescape"))
+    memory.seek(0)
     return memory
 
 

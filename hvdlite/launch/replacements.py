@@ -12,7 +12,7 @@ import time
 from typing import Callable, Counter, Dict, List, NamedTuple, Optional, Set
 
 from hvdlite.launch import channel, starter
-from hvdlite.launch.job import Job
+from hvdlite.launch.job import Job, LaunchError
 from hvdlite.launch.output import tell
 from hvdlite.launch.processes import BackendProcess
 from hvdlite.launch.ranks import Rank, is_present, placement
@@ -104,9 +104,10 @@ class Replacements:
         """Start replacements until the job is full, or no host may be tried now."""
         for _ in range(self._job.most - len(numbers)):
             host = self._place(numbers)
-            if host is None:
+            number = None if host is None else self._start(host)
+            if number is None:
                 return
-            numbers.append(self._start(host))
+            numbers.append(number)
 
     def are_running(self) -> bool:
         return any(call.process.running() for call in self._calls)
@@ -147,12 +148,18 @@ class Replacements:
         ready = [host for host in free if self._retry_at.get(host, 0) <= now]
         return min(ready, key=lambda host: (host in self._retry_at, -free[host]), default=None)
 
-    def _start(self, host: str) -> int:
+    def _start(self, host: str) -> Optional[int]:
+        """Start an agent; return its number, or None if this machine can't start a process now."""
         number = max(self._hosts, default=-1) + 1
-        self._hosts[number] = host
         command = starter.command_on(self._job, [(host, 1)], number)
         until = time.monotonic() + self._job.start_timeout
-        self._calls.append(_Call(number, host, BackendProcess(command, self._where), until, []))
+        try:
+            process = BackendProcess(command, self._where)
+        except LaunchError as error:
+            self._put_off(host, [str(error)])
+            return None
+        self._hosts[number] = host
+        self._calls.append(_Call(number, host, process, until, []))
         return number
 
 

@@ -230,3 +230,34 @@ def test_the_error_about_a_removed_current_folder_is_one_sentence(
     assert cli.main(line.split()) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and "perhaps it was removed: change to another folder" in err[0]
+
+
+LOSES_TMPDIR = """
+import os, shutil, signal, time, numpy as np, hvdlite as hvd, hvdlite.numpy
+hvd.init()
+first = hvd.rank()
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 30:
+        if first == 1 and state.step == 5:
+            shutil.rmtree(os.environ["FOLDER"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.numpy.allreduce(np.ones(3), name="x")
+        state.step += 1
+        state.commit()
+        time.sleep(0.05)
+
+train(hvd.elastic.ObjectState(step=0))
+print("done", hvd.size(), flush=True)
+"""
+
+
+def test_the_other_ranks_train_on_if_the_launcher_cannot_start_a_new_rank(tmp_path):
+    """The launcher needs a folder for temporary files to start a new rank."""
+    folder = str(tmp_path / "folder")
+    os.mkdir(folder)
+    env = {**os.environ, "TMPDIR": folder, "FOLDER": folder}
+    done = call("--elastic", "-n", 2, *python(LOSES_TMPDIR), env=env).passed()
+    assert done.out == "[0] done 1\n"
+    assert "no new rank on localhost yet: temporary files can't be written: No such" in done.err
