@@ -109,7 +109,7 @@ typedef struct hvd_update {
     /* Optimizer states, one for each value: the momentum, or Adam's mean and variance; NULL if the
      * rule has fewer states. If dealt: only the states of this host's parts (stripes), in a row. */
     float *states[2];
-    int dealt; /* 1: hosts share the states of this tensor, else 0; equal on all ranks */
+    int dealt; /* 1: the hosts divide the states among them, else 0; equal on all ranks */
     int first; /* number of the host with the states of the first stripe; equal on all ranks */
 } hvd_update;
 

@@ -116,7 +116,7 @@ static int list_tensors(struct executor *x, const struct batch *batch, struct co
     return HVD_OK;
 }
 
-/* Runs an allreduce with an update of weights whose optimizer states the hosts share. */
+/* Runs an allreduce with an update of weights; each host has a part of the optimizer states. */
 static int run_dealt(struct executor *x, struct coll_args *args, hvd_error *err) {
     HVD_TRY(scratch_get(&x->fusion, args->bytes ? args->bytes : 1, &args->data, err));
     atomic_store(&x->algorithm, "update by hosts");

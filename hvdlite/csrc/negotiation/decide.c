@@ -1,4 +1,4 @@
-/* The coordinator's decisions: errors for the tensors that can't run, batches of the others. */
+/* The coordinator's decisions: errors for the tensors that can't run, batches of other tensors. */
 #include "negotiation/coordinator.h"
 
 #include <stdlib.h>

@@ -29,7 +29,7 @@ struct request {
     int32_t ndim;               /* 0: a tensor with one element */
     double prescale, postscale; /* allreduce, reducescatter */
     struct codec codec;         /* for an allreduce of float32 */
-    int32_t rule;   /* hvd_rule, for float32 sums; plus REQUEST_DEALT if hosts share the states */
+    int32_t rule;   /* hvd_rule, for float32 sums; plus REQUEST_DEALT if hosts divide states */
     int32_t region; /* region of a tensor that is reduced in place; 0: no region */
     int64_t offset; /* offset of the tensor in this rank's part of the region, in bytes */
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */

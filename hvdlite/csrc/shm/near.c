@@ -14,8 +14,7 @@ struct loan loan_of(const void *memory, const uint64_t *cookie) {
     return (struct loan){getpid(), (uintptr_t)memory, (uintptr_t)cookie, *cookie};
 }
 
-/* Reads cookie and data in one call: between two calls, another process could get the process
- * id. */
+/* Reads cookie and data in one call: between two calls, the process id could get a new owner. */
 enum loan_end loan_read(const struct loan *l, size_t offset, void *to, size_t bytes) {
     uint64_t cookie = 0;
     const struct iovec local[] = {{&cookie, sizeof cookie}, {to, bytes}};
