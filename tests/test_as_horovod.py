@@ -176,8 +176,7 @@ if __name__ == "__main__":
 
 
 def test_horovod_run_starts_ranks(tmp_path):
-    """A job of one rank sets variables so that its MPI opens no sockets. The ranks that this job
-    starts must not inherit these variables."""
+    """The ranks must not inherit the variables by which a job of one rank forbids MPI sockets."""
     (tmp_path / "starts.py").write_text(STARTS_RANKS)
     ended = python("-m", "hvdlite.as_horovod", "starts.py", cwd=tmp_path)
     assert ended.stdout.endswith("[[0, 1], [0, 1]]\n"), ended.stdout + ended.stderr

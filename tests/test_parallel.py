@@ -52,8 +52,7 @@ ON_FOUR = [f"{CONTRACT}/test_verbs.py", f"{CONTRACT}/test_shared.py", *parallel(
 EVERY = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "parallel").glob("test_*.py")}
 ON_TWO = [*ON_FOUR, f"{CONTRACT}/test_guards.py", *sorted(EVERY - {*ON_SEVERAL})]
 
-# Tests of training that also run over another transport and on another engine of MXNet. The other
-# tests of training are left out.
+# The tests of training that also run over another transport and on another engine of MXNet.
 TRAINING = [
     f"tests/parallel/test_trainer.py::test_{name}"
     for name in (

@@ -73,8 +73,7 @@ static void await(struct program *p, int k) {
     if (sleeps) sim_work(set.wake);
 }
 
-/* Lets this rank compute for `seconds` and returns 0; if `seconds` is too short to simulate, only
- * returns `seconds`, which the caller adds to the next call. */
+/* Computes for `seconds` and returns 0; returns too short `seconds` for the next call instead. */
 static double compute(const struct program *p, double seconds) {
     static const double LEAST = 10e-6;
     if (seconds < LEAST) return seconds;

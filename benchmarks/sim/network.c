@@ -39,8 +39,7 @@ struct sim_network {
     int size, ranks_a_host;
     struct sim_costs costs;
     struct sim_rank *ranks;
-    /* by host, a time: the link may send at once what its rate allows from this time until now, but
-     * at most `burst` bytes */
+    /* by host, a time: the link may send at once what its rate allows since then (at most burst) */
     double *busy;
 };
 

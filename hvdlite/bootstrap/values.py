@@ -29,9 +29,7 @@ def send(connection: Any, value: Any) -> None:
     """Send a value that JSON can express."""
     text = json.dumps(value).encode()
     if len(text) > MOST_BYTES:
-        raise ValueError(
-            f"this rank sends a value of {len(text)} bytes in JSON: send at most {MOST_BYTES} bytes"
-        )
+        raise ValueError(f"a value to send has {len(text)} bytes: send at most {MOST_BYTES}")
     connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
@@ -39,8 +37,5 @@ def receive(connection: Any) -> Any:
     """Return the next value; errors are those of :func:`receive_bytes`."""
     (length,) = _LENGTH.unpack(receive_bytes(connection, _LENGTH.size))
     if length > MOST_BYTES:
-        raise ConnectionAbortedError(
-            f"the peer announces a value of {length} bytes: expected at most {MOST_BYTES}: is the "
-            "version of hvdlite the same on each rank?"
-        )
+        raise ConnectionAbortedError(f"the peer sent {length} bytes: expected {MOST_BYTES} at most")
     return json.loads(receive_bytes(connection, length))

@@ -190,12 +190,8 @@ static int64_t bytes_of(const struct clique *c, int count, const struct type *ty
                        "hvd.init(), or in a way that this version of hvdlite does not know",
                        c->name);
     if (!type)
-        return -refuse("hvdlite.jax: a jit program calls a collective with a dtype that hvdlite "
-                       "lacks: convert the array before the call");
-    if (count < 0)
-        return -refuse("hvdlite.jax: XLA calls a collective with %d elements: split arrays of "
-                       "more than 2,147,483,647 elements",
-                       count);
+        return -refuse("hvdlite.jax: hvdlite lacks the dtype of this array: convert the array");
+    if (count < 0) return -refuse("hvdlite.jax: this array has 2^31 elements or more: split it");
     return (int64_t)count * type->bytes;
 }
 
@@ -311,8 +307,8 @@ API int MPIABI_Isend(const void *in, int count, const struct type *type, int to,
         return exchange(HVD_INT8, bytes, c);
     }
     if (c->sends)
-        return settle(c), refuse("hvdlite.jax: XLA sends a second message before the first message "
-                                 "has arrived: use a jaxlib that docs/jax.md lists");
+        return settle(c), refuse("hvdlite.jax: XLA sends a second message before the first has "
+                                 "arrived: use a jaxlib that docs/jax.md lists");
     hvd_tensor t = tensor_of(HVD_SEND, HVD_UINT8, 1, &bytes, in, NULL, bytes);
     t.root = to;
     c->sends = handle_of(c, t);

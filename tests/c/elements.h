@@ -98,8 +98,7 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return dtype_is_float(dtype) ? result : trunc(result);
 }
 
-/* Returns how far a result may be from the expected value. Averages of float32 and float64 multiply
- * by a rounded 1 / divisor; results of other dtypes are exact. */
+/* Returns a result's largest error: float32 and float64 averages use a rounded 1 / divisor. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

@@ -132,8 +132,7 @@ static inline void work_split(struct work *w) {
     w->tensor.request.uneven = true;
 }
 
-/* Initializes a work: a tensor, its memory and its expected result. It is in place if `in_place` is
- * true and the kind of collective allows this. */
+/* Makes a work (tensor, memory, expected result), in place if `in_place` and the kind allow it. */
 static inline void work_init(struct work *w, struct engine_rank *me, struct coll_case c,
                              const char *name, bool in_place) {
     *w = (struct work){.what = c, .owner = me};

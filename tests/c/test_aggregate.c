@@ -10,8 +10,8 @@ enum { MOST = 40, IDS = 5, LATE = 60 };
 
 static const double STEP = 1e-3;
 
-/* Ranks that combine the requests of the ranks below them in the tree (struct aggregate), without a
- * transport. In a step each message moves up by one rank. */
+/* Ranks that combine requests in a tree, without a transport. In a step, messages move up by one
+ * rank. */
 struct job {
     int size;
     struct tree trees[MOST];

@@ -170,10 +170,9 @@ static double bytes_a_value(struct codec codec, int ranks, int on_host, size_t n
     return (double)count.stats.bytes_sent_network / ranks / (double)count.n;
 }
 
-/* Of two algorithms (collectives/coded.c), "gathered" is chosen between hosts for at most 5 ranks
- * (2bit) or 9 ranks (1bit), and "scattered" for more ranks. "scattered" sends (p - 1) / p of the
- * message, and (p - 1) / p bytes for each value. On one host "scattered" is chosen for 3 or more
- * ranks and messages of 8 KiB or more. */
+/* The algorithm "gathered" is chosen between hosts for at most 5 ranks (2bit) or 9 ranks (1bit),
+ * "scattered" for more; on one host "scattered" for 3 or more ranks and messages of at least 8 KiB.
+ * "scattered" sends (p - 1) / p of the message, and (p - 1) / p bytes for each value. */
 TEST(test_bytes_sent_between_hosts_are_the_fewest) {
     enum { SHORT = 16 * 1024, LONG = 64 * 1024 };
     struct codec two = {HVD_CODEC_2BIT, 1}, one = {HVD_CODEC_1BIT, 0},

@@ -125,9 +125,8 @@ ENGINES_TEST(test_the_engine_allocates_the_output_of_an_open_tensor, ranks_run, 
 }
 
 /* Ranks submit tensors that another library moves (delegated tensors) in different orders. Each
- * tensor has the same position in the library's order (turn) on all ranks; hvdlite does not touch
- * its memory; an allgather reports every rank's rows. The tensors of a batch have consecutive
- * turns, and know the batch's last turn. */
+ * tensor has the same turn (position in the library's order) on all ranks, and its memory is not
+ * touched. An allgather reports all rows. A batch's tensors have consecutive turns. */
 ENGINES_TEST(test_tensors_moved_by_another_library_have_one_order_on_all_ranks, ranks_run, 1, 3) {
     enum { N = 12 };
     struct hvd_handle *all[N];

@@ -1,6 +1,5 @@
 /* Helper threads in every order: each part of the work is done once, before the engine continues;
- * no call of the engine is lost; all helpers end. The measurement at the start runs in simulated
- * time. */
+ * no call of the engine is lost; all helpers end. The first measurement uses simulated time. */
 #define _GNU_SOURCE
 #include "interleave.h"
 
@@ -28,8 +27,7 @@ static bool parts_are_done(const void *arg);
 static bool is_called(const void *call);
 static unsigned present_call(void);
 
-/* Task 0, the engine, waits until all parts of the work are done. Another task, a helper, waits for
- * the engine's next call, or finds that it has waited too long. */
+/* Task 0, the engine, waits for all parts of the work; other tasks, helpers, wait for a call. */
 static void let_others_go_on(void) {
     unsigned call = present_call();
     if (search.running == 0)

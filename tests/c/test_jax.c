@@ -236,8 +236,8 @@ TEST(test_an_all_to_all_is_one_collective) {
 TEST(test_an_unknown_type_or_operation_is_an_error) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = opened();
-    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, NULL, MPIABI_SUM, c)), "a dtype that");
-    CHECK_HAS(said(MPIABI_Allgather(in, 2, NULL, out, 2, NULL, c)), "a dtype that");
+    CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, NULL, MPIABI_SUM, c)), "lacks the dtype");
+    CHECK_HAS(said(MPIABI_Allgather(in, 2, NULL, out, 2, NULL, c)), "lacks the dtype");
     CHECK_HAS(said(MPIABI_Allreduce(in, out, 2, MPIABI_FLOAT, 0, c)), "an operation that");
     CHECK_HAS(said(MPIABI_Allreduce(in, out, 1, MPIABI_C_COMPLEX, MPIABI_MAX, c)), "summed only");
     CHECK_INT(runs, 0);

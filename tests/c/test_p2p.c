@@ -121,8 +121,7 @@ struct mismatch {
     const char *says;
 };
 
-/* A send of uint8, and a receive of another dtype or size; one of them is late. Later tensors must
- * still run. */
+/* A send of uint8 and a receive of another dtype or size; one is late. Later tensors must run. */
 ENGINES(mismatch_main, arg) {
     const struct mismatch *m = arg;
     struct work first, next;

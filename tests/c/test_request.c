@@ -109,8 +109,7 @@ TEST(test_elements_rows_and_bytes_of_a_request_are_right) {
     CHECK_INT(request_row_bytes(&r), 20);
 }
 
-/* Changes one more field of `other`. The first field that now conflicts with `sum` must be `field`;
- * FIELD_NONE: no field conflicts. */
+/* Changes one more field of `other`. The first field that conflicts with `sum` must be `field`. */
 #define CONFLICT(member, value, field)                                                             \
     do {                                                                                           \
         other.member = value;                                                                      \

@@ -150,8 +150,7 @@ TEST(test_a_group_gives_up_only_the_ranks_that_the_cause_lists) {
     hvd_error cause;
     error_set(&cause, HVD_RANK_DEAD, "10 ranks are lost");
     for (int i = 0; i < HVD_MAX_BLAMED + 2; i++) error_blame(&cause, 100 + i);
-    /* the field after the list of ranks; if it is read as a rank, this is the living rank 1 */
-    cause.fate = FATE_HOST_LOST;
+    cause.fate = FATE_HOST_LOST; /* lies behind the list; read as a rank it is the living rank 1 */
     transport_give_up(t, &cause);
     OK(transport_check_life(t, ERR));
     cause.blamed[HVD_MAX_BLAMED - 1] = 2;

@@ -104,8 +104,7 @@ def test_survivors_go_on_with_torch_from_the_last_commit(dead, where):
 def test_survivors_go_on_with_keras_fit_from_the_last_commit(backend, dead):
     """A rank is killed after batch 3 of the second epoch; every second batch is committed.
 
-    With TensorFlow and JAX the survivors' error is raised inside a compiled graph. The test takes
-    25 s.
+    With TensorFlow and JAX, a compiled graph raises the survivors' error. The test takes 25 s.
     """
     ended = start_ranks(
         3, MODELS, "keras", str(dead), "7", "", timeout=500, env={"KERAS_BACKEND": backend}

@@ -21,8 +21,7 @@ every_kind = pytest.mark.parametrize("kind", [*BOTH, *STORES])
 
 
 class OfStore(gluon.Trainer):
-    """Its step() takes one rank's batch size, like hvdlite's trainers. A store sums gradients, so
-    step() multiplies the batch size by the number of ranks."""
+    """step() takes one rank's batch size, though a store's gradients are sums over all ranks."""
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         super().step(batch_size * hvd.size(), ignore_stale_grad)

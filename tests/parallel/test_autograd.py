@@ -35,8 +35,7 @@ def test_a_collective_inside_a_graph_has_the_right_gradient(grad_req, rank, size
         loss.backward()
     everyone = [2 * (np.arange(6.0).reshape(2, 3) + r) for r in range(size)]
     total = sum(everyone)
-    # h_q is rank q's array, total the sum of all h_q; dh is the derivative of
-    # sum over q of (q + 1) * (total * h_q + h_q) by this rank's h
+    # derivative, by this rank's h, of the sum over q of (q + 1) * (total * h_q + h_q)
     dh = (rank + 1) * (total + 1) + sum((q + 1) * h for q, h in enumerate(everyone))
     np.testing.assert_allclose(x.grad.asnumpy(), rounds * 2 * dh, rtol=1e-5)
     np.testing.assert_allclose(

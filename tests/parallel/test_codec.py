@@ -205,9 +205,8 @@ CODECS = [hvd.Compression.two_bit(0.5), hvd.Compression.one_bit(), hvd.Compressi
 
 @pytest.mark.parametrize("codec, bits", [*zip(CODECS, [2, 1, 6.4])], ids=str)
 def test_a_codec_sends_as_few_bytes_as_documented(codec, bits, several, size):
-    """Two ranks exchange their encoded gradients through MPI or shared memory. If there are more
-    ranks, each sums one part of the gradients and sends the sum, one byte per value, to the others.
-    """
+    """Two ranks exchange encoded gradients, through MPI or shared memory. If there are more, each
+    rank sums one part of the gradients and sends the sum, one byte per value, to the others."""
     n = 160_000
     words = n * bits / 8 + 4
     plain, compressed = sent(Reducer(), n), sent(Reducer(codec), n)

@@ -125,8 +125,7 @@ static bool lists_this_rank(const struct negotiation *n, const struct wire_item 
 static int set_contradiction(const char *name, hvd_error *err) {
     return error_set(
         err, HVD_INTERNAL,
-        "tensor '%s': the coordinator's decision contradicts this rank's request: report this "
-        "defect of hvdlite",
+        "tensor '%s': the coordinator's decision contradicts this rank's request: report this bug",
         name);
 }
 
@@ -256,9 +255,9 @@ int follow_decision(struct negotiation *n, int from, const struct wire_item *ite
     case WIRE_ALIVE: return HVD_OK;
     case WIRE_SILENT: silence_report(n, item->rank, item->error.text); return HVD_OK;
     default:
-        return error_set(err, HVD_INTERNAL,
-                         "the coordinator (rank %d) sent a negotiation entry of unknown type %d: "
-                         "report this defect of hvdlite",
-                         from, item->type);
+        return error_set(
+            err, HVD_INTERNAL,
+            "the coordinator (rank %d) sent a message of unknown type %d: report this bug", from,
+            item->type);
     }
 }

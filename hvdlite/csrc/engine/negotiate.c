@@ -82,10 +82,10 @@ static int coordinate_item(struct negotiation *n, int from, const struct wire_it
     case WIRE_ASK: return silence_answer(n, from, err);
     case WIRE_ALIVE: return HVD_OK;
     default:
-        return error_set(err, HVD_INTERNAL,
-                         "rank %d sent the coordinator a negotiation entry of unknown type %d: "
-                         "report this defect of hvdlite",
-                         from, item->type);
+        return error_set(
+            err, HVD_INTERNAL,
+            "rank %d sent the coordinator a message of unknown type %d: report this bug", from,
+            item->type);
     }
 }
 

@@ -27,9 +27,7 @@ int run_log_add(struct run_log *log, struct batch_piece piece, hvd_error *err) {
 int run_log_append(struct run_log *log, double now, hvd_error *err) {
     size_t n = log->nopen;
     if (!n)
-        return error_set(
-            err, HVD_INTERNAL,
-            "the coordinator sent a batch without tensors: report this defect of hvdlite");
+        return error_set(err, HVD_INTERNAL, "the coordinator's batch is empty: report this bug");
     struct batch *b = malloc(sizeof *b + n * sizeof *log->open);
     if (!b) return error_set(err, HVD_NO_MEMORY, "no memory for a batch of %zu tensors", n);
     *b = (struct batch){.n = n, .decided = now, .number = ++log->appended};

@@ -96,8 +96,7 @@ static int hold_report(struct aggregate *a, struct aggregated *e, const struct w
     for (int i = 0; i < e->n; i++)
         if (e->tops[i] == item->rank)
             return error_set(err, HVD_INTERNAL,
-                             "rank %d has requested the tensor with id %llu twice: report this "
-                             "defect of hvdlite",
+                             "rank %d requested the tensor with id %llu twice: report this bug",
                              item->rank, (unsigned long long)item->id);
     e->tops[e->n++] = item->rank;
     if (e->n <= a->tree->nchildren) return HVD_OK;
@@ -157,9 +156,8 @@ static int take_request(struct aggregate *a, const struct wire_item *item, doubl
 
 static int refuse_item(int from, const struct wire_item *item, hvd_error *err) {
     return error_set(err, HVD_INTERNAL,
-                     "rank %d sent this rank an unexpected negotiation entry of type %d: report "
-                     "this defect of hvdlite",
-                     from, item->type);
+                     "rank %d sent an unexpected message of type %d: report this bug", from,
+                     item->type);
 }
 
 int aggregate_take(struct aggregate *a, int from, const struct wire_item *item, double now,

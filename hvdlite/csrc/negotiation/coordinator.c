@@ -122,8 +122,7 @@ int coordinator_resent(struct coordinator *c, int rank, const struct request *re
                        hvd_error *err) {
     if (!c->owed[rank])
         return error_set(err, HVD_INTERNAL,
-                         "rank %d sent the request for tensor '%s' again, but the coordinator did "
-                         "not ask: report this defect of hvdlite",
+                         "rank %d sent tensor '%s' again, but was not asked to: report this bug",
                          rank, request->name);
     c->owed[rank]--;
     c->nowed--;

@@ -48,10 +48,8 @@ void pending_free_all(struct pending *first) {
 int pending_add(struct pending *p, int rank, const struct request *request, uint64_t id,
                 hvd_error *err) {
     if (p->submitted[rank])
-        return error_set(
-            err, HVD_INTERNAL,
-            "rank %d sent its request for tensor '%s' twice: report this defect of hvdlite", rank,
-            request->name);
+        return error_set(err, HVD_INTERNAL, "rank %d requested tensor '%s' twice: report this bug",
+                         rank, request->name);
     if (request_conflict(&p->request, request) != FIELD_NONE) {
         p->other[rank] = malloc(sizeof **p->other);
         if (!p->other[rank])

@@ -57,7 +57,6 @@ int tree_check(const struct tree *tree, int top, int rank, hvd_error *err) {
     int at = known ? tree->at[rank] - tree->at[top] : -1;
     if (at >= 0 && at < tree->many[top]) return HVD_OK;
     return error_set(err, HVD_INTERNAL,
-                     "rank %d sent a request of rank %d, whose requests it does not collect: "
-                     "report this defect of hvdlite",
+                     "rank %d sent a request of rank %d, which it may not send: report this bug",
                      top, rank);
 }
