@@ -65,7 +65,7 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def adasum(vectors) -> np.ndarray:
     """Return the Adasum of the ranks' vectors, sorted by host.
 
-    First, pairs at the beginning are combined, so many that a power of two of vectors is left.
+    First, pairs at the beginning are combined until the number of vectors is a power of two.
     """
     hosts = hvd.allgather_object(own_host().number)
     ranks = sorted(range(len(vectors)), key=lambda rank: hosts[rank])

@@ -1,5 +1,5 @@
-/* Chunks, the choice of an algorithm, and broken links: the broken rank's call fails, the other
- * ranks' calls return, and nothing hangs or leaks. */
+/* Chunks, the choice of an algorithm, and broken links: the call of the rank whose link breaks
+ * fails, the other ranks' calls return, and nothing hangs or leaks. */
 #include "coll_case.h"
 
 #include "collectives/algorithm.h"
@@ -92,8 +92,8 @@ struct watcher {
     int rank, waits;
 };
 
-/* Runs during waits, in place of the engine. Breaks the link of the broken rank after some waits;
- * ends the waits of the other ranks when the broken rank's call has returned. */
+/* Runs during waits, in place of the engine. Breaks the link of rank `broken` after some waits;
+ * ends the other ranks' waits when the call on rank `broken` has returned. */
 static int watch(void *arg, hvd_error *err) {
     struct watcher *w = arg;
     if (w->rank == w->fault->broken && ++w->waits == w->fault->after)

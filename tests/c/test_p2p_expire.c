@@ -231,7 +231,7 @@ TEST(test_a_send_that_waits_for_an_older_read_does_not_fail) {
     enum p2p_type types[8];
     uint64_t cookie = 1, copy = 0;
     struct loan loan = loan_of(&copy, &cookie);
-    if (loan_read(&loan, 0, &copy, sizeof copy) != LOAN_READ) return; /* an emulator */
+    if (loan_read(&loan, 0, &copy, sizeof copy) != LOAN_READ) return; /* no rights, or emulated */
     job_begin(&j, true);
     for (int i = 0; i < 2; i++) post(&j, &sent[i], 0, HVD_SEND, 1, P2P_LOAN, 1 + i);
     run(&j);

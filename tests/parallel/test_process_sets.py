@@ -214,7 +214,7 @@ def test_init_takes_a_list_of_ranks_or_a_communicator(name, rank, size):
 
 
 def test_a_joined_rank_contributes_zeros_for_tensors_it_never_submitted(rank, size):
-    """Tensors that the rank submitted before join() keep their data, even if MXNet runs later."""
+    """Tensors submitted before join() keep their data, even if MXNet runs their allreduce later."""
     pushed = [mx.nd.ones((50_000,)) for _ in range(20)]
     for i, array in enumerate(pushed):
         hvd.allreduce_(array, name=f"pushed{i}", op=hvd.Sum)

@@ -73,7 +73,7 @@ def test_each_new_optimizer_of_one_model_trains_right(how, rank, report_parity):
 
 
 def test_two_optimizers_of_different_models_both_train_right(rank, size):
-    """One backward may compute the gradients of both, for example, in a GAN."""
+    """One backward may compute the gradients of both models, for example in a GAN."""
     one, two = multilayer(), copy.deepcopy(multilayer())
     optimizers = sgd(one, "one."), sgd(two, "two.")
     for step in range(3):

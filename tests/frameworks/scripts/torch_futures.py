@@ -139,7 +139,7 @@ def note(what, look, *args):
 
 
 def finish(lookers, started):
-    """Call each function of `looks` with a Work; without one, wait up to 30 s for the result."""
+    """Call the functions `looks` with a Work; if there are none, wait up to 30 s for the result."""
     what, work, is_right, looks = started
     started.clear()  # this thread has the only reference to the work
     others = [lookers.submit(note, what, look, work) for look in looks[1:]]
