@@ -17,8 +17,8 @@ def stats(steps: bool = False) -> Dict[str, float]:
     :param steps: also return values about this rank's last steps, which takes about 20 ms.
         ``step_seconds`` is the median time of a step. Shares of a step, from 0 to 1, are
         ``waiting`` for other ranks, ``moving`` data while the rank computes nothing, and, if the
-        framework reports them, ``input`` and ``update``. All values are 0 if no tensor was
-        submitted twice, or without a flight recorder.
+        framework reports them, ``input`` and ``update``. They are 0 without a flight recorder,
+        and before a step has ended, that is, before a tensor's name is submitted again.
     :raises ValueError: before ``init()`` and after ``shutdown()``.
 
     >>> import hvdlite as hvd
@@ -43,7 +43,7 @@ def _of_steps() -> Dict[str, float]:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start a timeline: a file with the times when each tensor was submitted, decided and moved.
+    """Start a timeline: a file that tells when each tensor was submitted, by all ranks, and moved.
 
     https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` starts a
     timeline for the whole job.

@@ -57,7 +57,7 @@ def missing(op: Op, one: Snapshot, ranks: Sequence[Snapshot]) -> List[int]:
 
 
 def tensors_of(one: Snapshot) -> List[Tensor]:
-    """Return rank ``one``'s decided operations among all ranks, with times of rank 0's clock."""
+    """Return a rank's operations that all ranks have submitted, with times of rank 0's clock."""
     clock = one.head["clock_offset"]
     return [
         Tensor(

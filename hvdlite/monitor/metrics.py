@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from hvdlite.monitor import live, verdict, why
 from hvdlite.monitor.memory import Snapshot
 
-PARTS = {  # a share's name in stats() and metrics -> a field of Step, or a note's name
+PARTS = {  # part of a step's time, for users -> field of steps.Step, or key of its `noted`
     "waiting": "lost", "moving": "exposed", "input": "input", "update": "update",
 }  # fmt: skip
 _HELP = {

@@ -210,7 +210,7 @@ def _slowest(slow: Sequence[steps.Slow]) -> str:
 
 
 def _batches(by_rank: Dict[int, List[Tensor]], found: Dict[int, List[steps.Step]]) -> str:
-    """Draw one step (the middle step of the first rank with steps), once for each zoom."""
+    """Draw one step (the middle step of the first rank with steps), in three magnifications."""
     zooms = (1, 4, 16)
     chosen = "".join(_ZOOM.format(zoom, " checked" * (zoom == 1)) for zoom in zooms)
     return f"<div>{chosen}{''.join(_lanes(by_rank, found, zoom) for zoom in zooms)}</div>"

@@ -18,7 +18,7 @@ from hvdlite.monitor.memory import MESSAGES, UNDER_WAY, Op, Recorder, Snapshot, 
 FOLDER = "HVDLITE_REPORTS"
 # Processes ignore this signal by default, so a process without a handler lives on.
 STACKS_SIGNAL = signal.SIGURG
-PATIENCE = 2.0  # seconds that a rank waits until its report is written, before the rank leaves
+PATIENCE = 2.0  # a rank leaves when its report is written, or after so many seconds
 _STACKS_SECONDS = 1.0  # seconds to wait for a process's stacks; a stopped process writes none
 _LAST_OPS = 8  # number of operations that the report shows of each rank
 MOST_STALLS = 5  # later stalls get no report, only a text in the log
@@ -153,7 +153,7 @@ def _brief(op: Op) -> str:
 
 
 def _batch(op: Op) -> str:
-    """Return the batch's number as text; "f3" is number 3 of the fast path."""
+    """Return the batch's number as text; "f3": number 3 of those without a negotiation."""
     fast, number = divmod(op["batch"], lib.HVD_FAST_BATCHES)
     return "f" * bool(fast) + str(number) if op["batch"] else "-"
 

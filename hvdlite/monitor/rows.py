@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def build(
     ranks: Sequence[Snapshot], before: Dict[int, Snapshot], by: str = "rank", most: int = _STEPS
 ) -> List[Row]:
-    """Return a row for each rank, with at most ``most`` step times, sorted by the column ``by``."""
+    """Return a row for each rank, with its last ``most`` step times, sorted by column ``by``."""
     last = live.straggler(ranks)
     found = []
     for one in ranks:

@@ -11,16 +11,16 @@ Span = Tuple[float, float]
 
 
 class Step(NamedTuple):
-    """One step of one rank. A moment counts once: as moving, or else queued, or else waiting."""
+    """How one rank spent a step. A moment in which tensors move, and others wait, is `moving`."""
 
     begin: float
     end: float
     moving: float  # seconds in which data of tensors moves
-    queued: float  # seconds in which decided tensors wait for the links
+    queued: float  # seconds in which tensors that all ranks have submitted wait for other transfers
     waiting: float  # seconds in which tensors wait until other ranks submit them
-    hidden: float  # the part of `moving` in which the rank computes, before its last submission
-    exposed: float  # the part of `moving` and `queued` in which the rank does not compute
-    lost: float  # the part of `waiting` in which the rank does not compute
+    hidden: float  # seconds of `moving` in which the rank computes, before its last submission
+    exposed: float  # seconds of `moving` and `queued` in which the rank does not compute
+    lost: float  # seconds of `waiting` in which the rank does not compute
     noted: Dict[str, float]  # seconds of local work by name, if the framework reports them
 
     @property

@@ -117,7 +117,7 @@ def _events_of(path: str) -> List[Dict[str, Any]]:
 
 
 def _clock_of(path: str, events: Iterable[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return the last clock in the file: only this entry follows the comparison of the clocks."""
+    """Return the file's last entry about the clock; earlier ones precede the clocks' comparison."""
     clock = None
     for event in events:
         if event.get("ph") == "M" and event.get("name") == "hvdlite_clock":
@@ -151,7 +151,7 @@ def _spans_of(events: Iterable[Dict[str, Any]]) -> List[List[Dict[str, Any]]]:
 def _tensors_of(rank: int, spans: Iterable[List[Dict[str, Any]]]) -> List[Tensor]:
     found: List[Tensor] = []
     for ends_of_spans in spans:
-        if len(ends_of_spans) < 8:  # a note, or a tensor in progress when the rank was killed
+        if len(ends_of_spans) < 8:  # local work, or a tensor that has not ended
             continue
         whole, negotiate, _, queue, _, move, _, end = ends_of_spans
         args = move["args"]

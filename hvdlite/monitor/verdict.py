@@ -33,7 +33,7 @@ class RankSteps(NamedTuple):
     bytes: float = 0.0  # bytes of all tensors in a step
 
     def share(self, part: str) -> float:
-        """Return a part's share of the steps' time: a field of Step, or the notes of one name."""
+        """Return a part's share of the steps' time; a field of Step, or a key of Step.noted."""
         spent = sum(
             getattr(one, part) if part in one._fields else one.noted.get(part, 0.0)
             for one in self.steps
@@ -102,7 +102,7 @@ def _median(ranks: Iterable[RankSteps], part: str) -> float:
 
 
 def _late(ranks: Sequence[RankSteps]) -> Optional[RankSteps]:
-    """Return the rank that caused more than half of all waiting for a single rank, or None."""
+    """Return the rank that has more than half of all ranks' ``late`` seconds, or None."""
     worst = max(ranks, key=lambda each: each.late)
     total = sum(each.late for each in ranks)
     return worst if len(ranks) > 1 and worst.late > total / 2 else None
@@ -114,8 +114,7 @@ def _waiting(ranks: Sequence[RankSteps]) -> List[Finding]:
     worst = _late(ranks)
     others = [each for each in ranks if each is not worst]
     lost = statistics.fmean(each.share("lost") for each in others)
-    # If two ranks are late in turn, one of them is late more often, but also waits for the other.
-    # A slow rank waits for no other rank.
+    # A slow rank hardly waits itself; two ranks that are late in turn also wait for each other.
     if worst and worst.share("lost") <= lost / 2:
         reads, theirs = worst.share("input"), _median(others, "input")
         if reads - theirs > lost / 2:
@@ -180,7 +179,7 @@ def _moving(ranks: Sequence[RankSteps], awaited: Dict[int, int]) -> List[Finding
 
 
 def _alone(ranks: Sequence[RankSteps]) -> List[Finding]:
-    # median_low: if only one of two ranks takes long, the cause is "slow rank", not this one.
+    # median_low: if only one of two ranks takes long, the cause is "slow rank", not its input.
     reads = statistics.median_low([each.share("input") for each in ranks])
     updates = statistics.median_low([each.share("update") for each in ranks])
     return [

@@ -87,7 +87,7 @@ def _names(hosts: str) -> List[str]:
 
 @contextlib.contextmanager
 def sources(job: str, hosts: Sequence[str], every: float) -> Iterator[List["Source"]]:
-    """Yield a source for the job's ranks on this host, and one for each other host."""
+    """Yield readers of the ranks' state: one for this host, and one for each other host."""
     found: List[Source] = [Here(job)]
     try:
         for host in hosts:
