@@ -13,7 +13,7 @@ import warnings
 
 NAME = "dist_sync_mpi"
 _NAMES = (NAME, "horovod")  # MXNet 2's own store "horovod" does nothing for a single context
-# After `hvdliterun --mode mpi`, which starts no servers, these names also mean this store.
+# `hvdliterun --mode mpi` starts no servers, so these names then mean hvdlite's store, too.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")
 # With these variables MXNet finds its servers. If one of them is not set, there are no servers.
@@ -160,7 +160,7 @@ def _of_servers(call, profiler):
     @functools.wraps(call)
     def without_servers(*args, **kwargs):
         asked = "server" in (*args, kwargs.get("profile_process"))
-        if not asked or profiler.profiler_kvstore_handle:  # the handle of a store with servers
+        if not asked or profiler.profiler_kvstore_handle:  # set if a store with servers exists
             return call(*args, **kwargs)
         warnings.warn(
             "there are no servers to profile, because each rank does the work of a server: use "

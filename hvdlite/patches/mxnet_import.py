@@ -1,4 +1,4 @@
-"""Makes ``import mxnet`` work on new NumPy and Python; afterwards corrects MXNet.
+"""Makes ``import mxnet`` work on new NumPy and Python, and corrects faults of the module.
 
 It does not matter whether hvdlite or MXNet is imported first. This module never imports MXNet,
 because programs for NumPy arrays, and launchers, do not need MXNet.
@@ -15,7 +15,7 @@ from hvdlite.patches.after_import import AfterImport
 
 
 def watch() -> None:
-    """Change MXNet now if it is already imported; otherwise when it is imported."""
+    """Correct MXNet's faults: now if MXNet is already imported, otherwise when it is imported."""
     if sys.modules.get("mxnet"):
         _change(sys.modules["mxnet"])
     elif _finder not in sys.meta_path:
@@ -53,7 +53,7 @@ _finder = AfterImport("mxnet", _execute)
 
 @contextlib.contextmanager
 def _packages_named() -> Iterator[None]:
-    """If the block raises because a system library is missing, add how to install the library."""
+    """If the block finds a system library missing, raise an error that says how to install it."""
     try:
         yield
     except OSError as error:
