@@ -39,7 +39,7 @@ class NoneCompressor:
 
 
 class Cast:
-    """Sends floats in a smaller dtype; the subclass of a framework sets these members."""
+    """Sends floats in a smaller dtype; each framework's subclass sets ``dtype``, ``cast``, ..."""
 
     dtype: Any  # the smaller dtype
     cast: Callable  # function of a tensor and a dtype

@@ -2,8 +2,8 @@
 
 A file's name contains the version of the framework and a hash of the sources, flags and ABIs.
 hvdlite's wheel contains the files for some versions. For other versions, the first use compiles a
-file into ``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``, or into a temporary folder if the
-other folder is read-only.
+file into ``$HVDLITE_CACHE``, by default ``~/.cache/hvdlite``. If this folder is read-only, the file
+is in a temporary folder.
 """
 
 import contextlib

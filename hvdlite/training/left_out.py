@@ -71,7 +71,7 @@ def warn(why: str, remedy: str = _REMEDY) -> None:
 
 
 def refuse_begun(passes: int, begun: bool) -> None:
-    """Raise RuntimeError between a step's backward passes: states lack the sum of gradients."""
+    """Refuse to save states between the backward passes of a step: they lack the gradients' sum."""
     if passes > 1 and begun:
         raise RuntimeError(
             f"only some of this step's {passes} backward passes are done, and their gradients are "

@@ -21,12 +21,12 @@ from hvdlite.training.codecs import NoneCompressor, check_compression, compress
 from hvdlite.training.step_check import StepCheck
 
 GROUP_BYTES = 2**20  # smallest size of a group, because an operation costs about 10 us of a core
-_LONGEST_NAME = 200  # bytes of a parameter's name, because a tensor's name may have 255
-_MOST_KEPT = 64  # an owner keeps at most so many descriptions, one for each group of gradients
+_LONGEST_NAME = 200  # bytes of a parameter's name: with a prefix, a tensor's name may have 255
+_MOST_KEPT = 64  # a trainer or optimizer keeps so many descriptions of groups of gradients
 
 
 class Reduction(NamedTuple):
-    """Options for the reduction of gradients, which must be equal on every rank.
+    """Options, equal on every rank, for the reduction of gradients.
 
     :param compression: a value of ``Compression``, or a class with the same methods; rows of sparse
         gradients are not compressed.
@@ -213,7 +213,7 @@ def average_all_but(
     local: Collection[int], variables: Sequence, grads: Sequence,
     average: Callable[[List], Sequence], divide: Callable[[Any], Any],
 ) -> List:  # fmt: skip
-    """Return averaged gradients, but for local variables this rank's gradients, scaled.
+    """Average the gradients, except those of local variables, which are only divided; return all.
 
     :param local: the ``id`` of each local variable.
     :param average: averages the gradients of all other variables over ranks.

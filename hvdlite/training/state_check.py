@@ -32,7 +32,7 @@ class StateCheck:
         self._is_first = True
 
     def start(self, kinds: Sequence[str], samples: Sequence[np.ndarray], skips: bool) -> Handle:
-        """Send the sums; return a handle that waits for the other ranks and compares.
+        """Send a sum of each kind of state; return a handle that waits and compares the sums.
 
         :param kinds: what each sample belongs to, such as "weights" or "momentum"; each kind has a
             sum, because momentum may be much smaller than weights.
@@ -73,7 +73,7 @@ def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: f
 
 
 def _facts(samples: Sequence[np.ndarray]):
-    """Return the sum of the values, each times another factor, and the sum of their squares."""
+    """Return two sums over the values: with factors that differ by position, and of squares."""
     flat = np.concatenate([np.ravel(sample) for sample in samples])
     if flat.dtype.kind in "iu":
         # with this norm, sums that differ by 1 differ by twice the tolerance

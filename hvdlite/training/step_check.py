@@ -58,9 +58,9 @@ class StepCheck:
         self, iteration: int, labels: Sequence[int], names: Sequence[str] = (),
         sparse: Sequence[int] = (),
     ) -> Handle:  # fmt: skip
-        """Send the values; return a handle that waits for the other ranks and compares.
+        """Send the step's number and gradients' names; return a handle that waits and compares.
 
-        Start no gradient before this check: if ranks disagree, the gradient may never end.
+        Reduce no gradient before this check: if ranks disagree, the reduction may never end.
 
         :param labels: the numbers of the variables that have a gradient.
         :param names: the names of all variables, by number; () if variables have no names.
@@ -73,7 +73,7 @@ class StepCheck:
         mine = np.array([*numbers, *(each**2 for each in numbers), first, 1], np.float64)
 
         def compare(totals) -> List[np.int32]:
-            ranks, any_first = totals[5], totals[4] > 0  # not the ranks that have joined
+            ranks, any_first = totals[5], totals[4] > 0  # the ranks that have not called join()
             same_step = any_first or are_equal(totals[1], totals[3], ranks)
             if not (same_step and are_equal(totals[0], totals[2], ranks)):
                 head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
@@ -85,7 +85,7 @@ class StepCheck:
 
 
 def are_equal(total: float, squares: float, ranks: float) -> bool:
-    """Return True if the ranks' whole numbers with this sum and sum of squares are all equal."""
+    """Return True if all ranks gave one whole number, to judge by the sum and sum of squares."""
     # in whole numbers, because averages of floats are inexact: 49 * (1 / 49) is less than 1
     return int(total) ** 2 == int(ranks) * int(squares)
 
@@ -93,7 +93,7 @@ def are_equal(total: float, squares: float, ranks: float) -> bool:
 def sum_over_ranks(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
     """Start to sum the numbers over ranks, after the last call with this name has ended."""
     if name in _checks.handles:  # another optimizer in the same graph has used the name
-        with contextlib.suppress(Exception):  # that optimizer's handle raises the error
+        with contextlib.suppress(Exception):  # the other optimizer raises it when it waits
             _checks.handles.pop(name).synchronize()
     handle = collectives.allreduce_async(numbers, name, Sum, process_set=process_set)
     _checks.handles[name] = handle
@@ -103,7 +103,7 @@ def sum_over_ranks(name: str, numbers: np.ndarray, process_set: ProcessSet) -> H
 def _lines_of(
     labels: Tuple[int, ...], names: Tuple[str, ...], sparse: Tuple[int, ...]
 ) -> Tuple[List[str], List[str]]:
-    """Return two lists of a line for each gradient: with relative names, and with full names."""
+    """Return a line for each gradient, in two lists: with relative names, and with full names."""
 
     def lines(of_all: Sequence[str]) -> List[str]:
         found = [f"gradient of variable {i}{f' ({of_all[i]})' if names else ''}" for i in labels]
