@@ -13,7 +13,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.mxnet.steps import Steps
 from hvdlite.training.plan import agree_on_layers
 
-_GRAD = attrgetter("_grad")  # a list, which MXNet replaces whenever it changes the gradient's facts
+_GRAD = attrgetter("_grad")  # a list; MXNet makes a new list when the gradient's dtype, ... changes
 
 
 def fact(param) -> str:
@@ -102,7 +102,7 @@ class OfStore:
         self._compared = Compared(params, self._labels)
 
     def _requests(self) -> List[str]:
-        """Return the names of a step's requests up to that of the first sparse gradient."""
+        """Return the names of the tensors that a step submits up to the first sparse gradient."""
         trained = self._compared.trained
         names = {i: f"{self._owner}.{self._labels[i]}" for i in trained}
         sparse = [f"sparse.{names[i]}.rows" for i in trained if trained[i]]

@@ -61,7 +61,7 @@ class Checkpoint:
         self._of_ranks: List[bytes] = []  # set on rank 0 in load(): the residuals of each rank
 
     def save(self, epoch: int, **extra) -> None:
-        """Write the parts on rank 0. All ranks make the call, and wait until rank 0 has written.
+        """Write the Blocks and Trainers on rank 0. All ranks make the call, and wait for rank 0.
 
         With a ``ShardedTrainer`` on several hosts, rank 0 gathers the states first.
 
@@ -124,7 +124,7 @@ class Checkpoint:
             shutil.rmtree(unfinished)
 
     def load(self) -> Tuple[int, Dict[str, Any]]:
-        """Load the newest checkpoint into the parts, on every rank; return its epoch and extra.
+        """Load the newest checkpoint into the Blocks and Trainers; return its epoch and ``extra``.
 
         Collective. Rank 0 reads the files and sends them to the other ranks. If there is no
         checkpoint, the call returns 0 and ``{}`` and changes nothing. If this job has another

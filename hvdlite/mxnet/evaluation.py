@@ -109,7 +109,7 @@ def _join_classified(metric, states) -> None:
         values = [value for value in counted if value is not None]
         if values and name.endswith(("positives", "negatives")):
             setattr(classified, name, _as_mxnet_counts(sum(values)))
-        elif values:  # in MXNet 2, the kind and the number of classes, which need no conversion
+        elif values:  # MXNet 2's metrics also store the number of classes: equal, so not summed
             setattr(classified, name, values[0])
     averages = getattr(metric, "average", ""), getattr(metric, "_average", "")
     if classified.total_examples and ("micro" in averages or not IS_MXNET_1):

@@ -65,7 +65,7 @@ class Loads:
     """Makes the next step fail unless all ranks have loaded optimizer states of the same digest."""
 
     states: int
-    _sent: Set[Any]  # the gradients with which the digest was sent
+    _sent: Set[Any]  # the gradients whose messages have carried the digest in this step
 
     def loaded(self, digest: int) -> None:
         """Set the digest of the states that this rank has loaded; 0: nothing to compare."""
@@ -145,11 +145,11 @@ class Gradients(GradientReducer, Loads):
     ) -> bool:
         """Give each parameter, by index, a label that is equal on all ranks. Collective.
 
-        Raise unless all ranks have the same layers. Return False in later calls, which do nothing
-        unless the script has changed parameters.
+        Raise unless all ranks have the same layers. Later calls do nothing, unless the script has
+        changed parameters. Return True at the first call.
 
-        :param requests: returns the names of the requests that this step sends next, if the script
-            has changed nothing; default: :meth:`requests`.
+        :param requests: returns the names of the tensors that a rank without changed parameters
+            submits next; default: :meth:`requests`.
         """
         first, compared = not self._labels, self._compared
         if self.alone:
@@ -170,9 +170,9 @@ class Gradients(GradientReducer, Loads):
         return first
 
     def requests(self, updated: Collection[int] = ()) -> List[str]:
-        """Return the names of a step's requests up to the first sparse gradient, which waits.
+        """Return the names of the tensors that a step submits, up to the first sparse gradient's.
 
-        :param updated: indices of parameters whose requests also update the weights.
+        :param updated: indices of parameters whose allreduce also updates the weights.
         """
         trained = self._compared.trained if self._compared else {}
         order, as_dense = self.in_order(trained), self.reduction.sparse_as_dense
@@ -270,7 +270,7 @@ class _Operation(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The operations of a step for one set of gradients; valid for any arrays of the gradients."""
+    """The operations that reduce a set of gradients; a new array of a gradient changes nothing."""
 
     dense: List[int]
     sparse: List[int]

@@ -32,14 +32,14 @@ class Stripes(NamedTuple):
     first: int
 
     def cut(self, whole):
-        """Return an NDArray of this host's values; if the host has no values, of a single zero."""
+        """Return an NDArray of this host's values; a host without values gets an array of one 0."""
         flat = whole.asnumpy().reshape(-1)
         own = [flat[part] for part in self._stripes(self.host)]
         # a zero, because MXNet 1 has no empty arrays by default
         return mx.nd.array(np.concatenate(own) if own else np.zeros(1), dtype=flat.dtype)
 
     def own(self, cut) -> np.ndarray:
-        """Return this host's values from the result of :meth:`cut`, without the single zero."""
+        """Return this host's values, possibly none, from the result of :meth:`cut`."""
         count = sum(part.stop - part.start for part in self._stripes(self.host))
         return cut.asnumpy()[:count]
 
@@ -109,8 +109,8 @@ def _is_list(states) -> bool:
 class HostWeights:
     """Moves weights and states into memory that the ranks of the host share.
 
-    :param states: called with an index, a weight, and the stripes whose states this host has (None:
-        all stripes); returns the optimizer's states of the weight.
+    :param states: called with an index, a weight, and the :class:`Stripes` of the weight on this
+        host (None: the whole weight); returns the optimizer's states for them.
     """
 
     def __init__(self, states: Callable) -> None:

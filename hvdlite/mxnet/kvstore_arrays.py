@@ -90,7 +90,7 @@ def deliver(value, outs: list) -> None:
 
 
 def some_rows(key, value, row_ids):
-    """Return the rows of a dense or row_sparse value whose numbers are in ``row_ids``."""
+    """Return the rows with the numbers ``row_ids`` of a dense or row_sparse value."""
     ids = np.unique(row_ids.asnumpy().astype(np.int64))
     if not len(ids):
         return mx.nd.sparse.zeros("row_sparse", value.shape, value.context, value.dtype)

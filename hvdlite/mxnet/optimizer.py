@@ -152,7 +152,7 @@ class _Averaging:
             arrays = params[index].list_grad() if index in params else [grad]
             if len(arrays) == 1:
                 chosen[index] = [grad]
-            # A Trainer updates each context in turn. The first context's update averages all.
+            # A Trainer updates its contexts one after another: average all arrays at the first.
             elif grad.context == arrays[0].context:
                 chosen[index] = arrays
         if self.passes > 1:

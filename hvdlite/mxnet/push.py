@@ -30,7 +30,7 @@ def _open():
 
 
 _mxnet = _open()
-# Faster than mxnet.autograd.is_recording(), because each in-place call needs it.
+# Each in-place call needs this function, so it calls MXNet's library directly, which is faster.
 is_recording = functools.partial(lib.hvd_mxnet_is_recording, _mxnet)
 _NDArray = mx.nd.NDArray  # a module variable, because attribute look-ups cost time in each push
 _push, _push_in_place = lib.hvd_mxnet_push, lib.hvd_mxnet_push_in_place
@@ -110,9 +110,9 @@ class Holding:
     """One operation that reduces arrays in place and locks other arrays while it runs.
 
     :param described: a :class:`Described` for each of ``arrays``.
-    :param held: the locked arrays, as triples sorted by their last member: an NDArray; the
-        ``hvd_memory *`` in whose view the NDArray lies, or None; the number of the allreduce that
-        sends to the other ranks what this rank has written to the view.
+    :param held: a triple for each locked array, sorted by the last member: the NDArray; the
+        ``hvd_memory *`` whose view contains it, or None; the number of the allreduce that sends
+        this rank's writes to the view.
     """
 
     def __init__(self, described: List[Described], arrays, held) -> None:
@@ -149,7 +149,7 @@ class _Descriptions(ModuleState):
         self.of = functools.lru_cache(maxsize=_MOST_NAMES)(
             lambda kind, name, _of, **details: describe(kind, name, **details)
         )
-        self.last: Dict[tuple, Described] = {}  # by the describing function and the name
+        self.last: Dict[tuple, Described] = {}  # by (function that describes, tensor name)
 
 
 _descriptions = _Descriptions()

@@ -25,7 +25,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # op and scales that keep gradients that are equal on all ranks
+_REDUCED = Max, (1.0, 1.0)  # op and scales that do not change gradients, equal on all ranks
 
 _UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 
@@ -44,8 +44,8 @@ class HostUpdater(mx.optimizer.Updater):
     part: slices of each array, or whole arrays if the optimizer can't work on slices.
 
     ``states`` has the states of all parameters on every rank. But if there are several hosts, and
-    the C library implements the rule, ``states`` has only this host's stripes of large weights
-    (``host_weights.py``), and :meth:`whole_states` is collective.
+    the C library implements the rule, ``states`` has only this host's parts of the states of large
+    weights (``host_weights.py``), and :meth:`whole_states` is collective.
     """
 
     def __init__(self, optimizer) -> None:
@@ -55,10 +55,10 @@ class HostUpdater(mx.optimizer.Updater):
                 f"{type(optimizer).__name__} {why}: use hvdlite.DistributedTrainer"
             )
         super().__init__(optimizer)
-        self.sums = False  # True: the gradients of the next call are not reduced yet
+        self.sums = False  # True: the next update must also sum the gradients over ranks
         self._weights = HostWeights(self._state_of)
         self._gradients: Optional[Gradients] = None
-        self._single: Set[int] = set()  # indices of float32 parameters with a shared weight
+        self._single: Set[int] = set()  # indices of shared weights in single precision
         self._fused: Dict[tuple, ByRule] = {}
         self._parts: Optional[ByParts] = None
 
@@ -231,10 +231,10 @@ class ShardedTrainer(DistributedTrainer):
     trainers are bitwise equal.
 
     If you write to weights (``load_parameters``, ``set_data``), write the same values on all ranks.
-    After ``step`` the gradients are either this rank's own or averages. If there are several hosts,
-    all ranks must call ``save_states``, because each host has some of the states. No rank may call
-    ``hvd.join()`` during a step. docs/sharding.md lists the differences for a script, and the
-    supported optimizers and parameters.
+    After ``step`` do not use the gradients: some are averages, and some are this rank's own. If
+    there are several hosts, all ranks must call ``save_states``, because each host has some of the
+    states. No rank may call ``hvd.join()`` during a step. docs/sharding.md lists the differences
+    for a script, and the supported optimizers and parameters.
 
     :param params: as for ``DistributedTrainer``, like all other arguments.
     :param optimizer: a name or an ``mx.optimizer.Optimizer``.

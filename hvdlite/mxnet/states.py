@@ -59,7 +59,7 @@ def with_left_out(gradients: Gradients, optimizer) -> Iterator[None]:
 
 
 def refuse_begun(trainer) -> None:
-    """Raise RuntimeError between a step's backward passes: states lack the sum of gradients."""
+    """Refuse to save states between the backward passes of a step: they lack the gradients' sum."""
     if _is_distributed(trainer):
         own = trainer.optimizer._averaging
         left_out.refuse_begun(own.passes, bool(own.rescales))
@@ -109,7 +109,7 @@ def unpack_states(trainer, packed: Dict[str, Any]) -> None:
             f"the states are those of {len(packed['order'])} parameters, but the trainer has "
             f"{len(trainer._params)} parameters: make the trainer with the parameters of the states"
         )
-    # Indices may differ between ranks: a trainer sorts by names, which contain a process's counts.
+    # Indices may differ between ranks: a trainer sorts by names with numbers that a process counts.
     index = dict(zip(packed["order"], _order(trainer)))
     for counts in optimizer._all_index_update_counts.values():
         renumbered = {index.get(i, i): count for i, count in counts.items()}

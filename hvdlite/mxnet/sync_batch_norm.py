@@ -118,7 +118,7 @@ class _Operator(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         x, gamma, beta = in_data
         mean, var = aux
-        # per_count 0 means that backward takes mean and variance for constants
+        # per_count 0 tells backward that mean and variance do not depend on the input
         per_count = number = mx.nd.zeros_like(mean)
         if is_train:
             mean, var, per_count = self._of_all_ranks(_as_float(x))

@@ -96,7 +96,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._guard = Guard(self._params, every, process_set) if every else None
         self._aside = Aside()
         self._pass = 0  # backward passes done in this step, from 1 to self._passes
-        self._rows = 0  # sum of the batch sizes of these passes
+        self._rows = 0  # sum of the batch sizes of this step's backward passes so far
         # Indices of parameters whose gradient is stale on all ranks; None: not determined.
         self._unused: Optional[Set[int]] = None
 
@@ -179,9 +179,9 @@ class DistributedTrainer(mx.gluon.Trainer):
     def zero_copy_parameters(self) -> List[str]:
         """Names of parameters whose gradients are averaged without a copy, after the first step.
 
-        The trainer copies the other gradients: those that ``hvd.share_gradients`` can't move, and,
-        if the parameter was initialized before the trainer was made, those to which the script has
-        a reference or which a net with ``hybridize(static_shape=True)`` has written.
+        The trainer copies a gradient if ``hvd.share_gradients`` can't move it. The trainer also
+        copies the gradient of a parameter that was initialized before the trainer was made, if the
+        script refers to this gradient, or a net with ``hybridize(static_shape=True)`` wrote it.
         """
         return [param.name for param in self._params if is_shared(param)]
 
@@ -210,7 +210,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [self._params[i] for i in common_order(dict(enumerate(self._params)))]
 
     def _requests(self) -> List[str]:
-        """Return the names of the requests of a step's gradients."""
+        """Return the names of the tensors that a step submits for its gradients."""
         return self._gradients.requests()
 
     def _pair(self, requests: Callable[[], List[str]]) -> bool:

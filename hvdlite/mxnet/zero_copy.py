@@ -102,7 +102,7 @@ class SharedGradients:
 
     def _move_when_made(self, param) -> None:
         def init_grad(own):
-            del own._init_grad  # a gradient that MXNet makes again later does not move
+            del own._init_grad  # only once: a later gradient stays where MXNet puts it
             own._init_grad()
             if self._memory and _can_move(own):
                 self._move(own, is_new=True)
@@ -116,7 +116,7 @@ class SharedGradients:
         """
         assert self._memory is not None
         offset = self._memory.used
-        # Take the memory even if the gradient can't move, so that later offsets equal other ranks'.
+        # Take memory even if the gradient can't move: later offsets must be equal on all ranks.
         memory = self._memory.take(nbytes_of(param._grad[0]))
         if memory is None or not (is_new or _is_free(param)):
             return
@@ -172,7 +172,7 @@ def _references(grads: list) -> Tuple[int, int]:
 
 
 def _references_of_new() -> Optional[Tuple[int, int]]:
-    """Return both counts of a new gradient; None if counting does not work in this MXNet."""
+    """Return what _references() returns for a new gradient; None: this MXNet can't count them."""
     data, grads = mx.nd.zeros((1,)), [mx.nd.zeros((1,))]
     mx.autograd.mark_variables([data], grads)
     _wait_for_references()
