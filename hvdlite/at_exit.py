@@ -28,7 +28,7 @@ def at_end(wait: Callable[[], None], before: Callable[[], None], after: Callable
     """Register functions of a framework. ``wait`` waits for the operations in its queue.
 
     From now on this process leaves the job before Python calls the exit functions registered so
-    far: MXNet's waits for all operations, and leaving ends those that wait for other ranks.
+    far. MXNet's exit function waits for all operations; leaving ends those that wait for ranks.
 
     :param before: called before this process leaves the job; submits queued tensors.
     :param after: called after this process has left, only at exit.

@@ -186,7 +186,7 @@ def parse_size(text: str) -> int:
 def sweep(
     kinds: Sequence[str], sizes: Sequence[int], dtypes: Sequence[str], memory: str
 ) -> List[Case]:
-    """Return the cases of all combinations; unless ``memory`` is private, of float32 allreduce."""
+    """Return a case for each combination; if ``memory`` is not private, only float32 allreduces."""
     if memory != "private":
         kinds = [kind for kind in kinds if kind == "allreduce" and memory != "sharded"]
         dtypes = [dtype for dtype in dtypes if dtype == "float32"]

@@ -21,8 +21,8 @@ from hvdlite.core.log import logger
 HANDSHAKE_SECONDS = 10.0  # seconds from accepting a connection to its proof of identity
 CONNECT_SECONDS = 3.0  # limit of an attempt to connect, and of a send: a lost SYN takes 1 s; chosen
 RETRY_SECONDS = (0.002, 0.5)  # pauses between attempts to connect: the first one, the longest one
-# The acceptor keeps as many connections without a proof of identity, plus one for each expected
-# rank. When another connection arrives, the acceptor closes the oldest of them.
+# The acceptor keeps MOST_PENDING connections without a proof of identity, plus one for each
+# expected rank. When another connection arrives, the acceptor closes the oldest of them.
 MOST_PENDING = 64
 MOST_LINES = 5  # limit on the lines in the log about connections that were turned away
 NO_DESCRIPTORS_SECONDS = 0.02  # pause before the next accept() when no descriptor is left

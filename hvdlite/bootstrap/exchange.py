@@ -190,7 +190,7 @@ def _rank0_listener(place: places.Place) -> socket.socket:
         ) from error
     loops = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
     if loops and place.host not in ("localhost", *addresses):
-        addresses = []  # listen at all addresses, because other hosts can't reach a loopback
+        addresses = []  # listen at all addresses: other hosts can't reach a loopback address
     try:
         return listen([*addresses, "0.0.0.0"], place.ports)
     except OSError as error:

@@ -301,7 +301,7 @@ def release_one_abandoned() -> None:
 
 
 def _raise(of: Dict[int, Exception]) -> None:
-    """Raise one error with all texts: of the first RankFailedError, or else of the first error."""
+    """Raise the first RankFailedError, or else the first error, with the texts of all errors."""
     errors = [of[number] for number in sorted(of)]
     deaths = [error for error in errors if isinstance(error, RankFailedError)]
     for error in deaths[:1] or errors[:1]:

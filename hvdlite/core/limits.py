@@ -15,7 +15,7 @@ INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds in which all ranks must call in
 EXIT = "HVDLITE_EXIT_TIMEOUT_SECONDS"
 DEFAULTS = {LIMIT: 120.0, ELASTIC_LIMIT: 3.0, PATIENCE: 600.0, INIT: 600.0, EXIT: 5.0}
 _MAY_BE_0 = (INIT, EXIT)
-_A_YEAR = 365 * 86400.0  # most that a variable sets: sockets and locks refuse very long waits
+_A_YEAR = 365 * 86400.0  # longest limit, because sockets and locks refuse very long waits
 
 
 def limit_of(variable: str, environ: Optional[Mapping[str, str]] = None) -> float:

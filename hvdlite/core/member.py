@@ -77,7 +77,7 @@ class Above(NamedTuple):
     """A rank that is an ancestor of this process."""
 
     pid: int
-    variables: Mapping[str, str]  # those that the launcher of this rank set
+    variables: Mapping[str, str]  # environment variables from the rank's launcher
 
 
 def rank_above(environ: Mapping[str, str] = os.environ) -> Optional[Above]:

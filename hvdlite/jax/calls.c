@@ -133,7 +133,7 @@ static XLA_FFI_Error *tell_version(void *extension) {
 API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata)
         return tell_version(frame->extension_start);
-    /* reads one operand for each result; XLA computes the other operands before this call */
+    /* This call reads one operand for each result. XLA computes the other operands before it. */
     const int64_t count = frame->rets.size;
     struct attributes a;
     if (!read_attributes(&a, &frame->attrs, count))
@@ -143,7 +143,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     struct call *c = calloc(1, sizeof *c + (size_t)count * sizeof *c->handles);
     if (!c) return new_error(frame->api, "hvdlite.jax: no memory");
     c->api = frame->api;
-    /* makes all plans first: a started tensor of a group would wait for one whose plan failed */
+    /* Make all plans first: a tensor that runs would wait for a tensor whose plan has failed. */
     while (c->count < count &&
            (c->handles[c->count] = plan_tensor(frame, &a, c->count, &c->failed)))
         c->count++;

@@ -205,7 +205,7 @@ class Cliques:
                 f"{what} {does}: call hvd.init() at the beginning of this thread, too"
             )
         uses: List[Any] = [*program.cliques, *program.calls]
-        if not uses:  # no lock here: a thread waits under the lock for the program of _warm()
+        if not uses:  # without the lock, which a thread holds while it waits for _warm()
             return
         with self._lock:
             for used in uses:

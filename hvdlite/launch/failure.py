@@ -91,7 +91,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     together = len(killed) == len(endings) > 1 and max(killed) - min(killed) < SIMULTANEOUS
     if not failed or together:
         return None
-    # The script has caught an exception from before this time, because its rank has not ended.
+    # If a rank raised before this time and did not end, its script has caught the exception.
     since = min(e.after for e in failed) - signs.patience
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}

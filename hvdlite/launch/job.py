@@ -51,7 +51,7 @@ class Job(NamedTuple):
     most: int = 0  # replacements join up to this number of ranks; 0: no replacements
     output_dir: Optional[str] = None
     timestamps: bool = False
-    summary: bool = False  # True: when the job ends, print what its steps waited for
+    summary: bool = False  # True: when the job ends, print why its steps lost time
     metrics: Optional[str] = None  # PORT or ADDRESS:PORT where the launcher serves metrics
     verbose: bool = False
     # Fields for batch backends.

@@ -165,7 +165,7 @@ class Rerendezvous:
     def _receive(self) -> Dict[int, socket.socket]:
         awaited = self._living() - {self._own}
         expected = {(READY if number in self._old else NEW, number) for number in awaited}
-        alone = math.inf  # the time from which on only replacements are missing
+        alone = math.inf  # since this time only replacements have been missing
         doubted, begun = self._doubted(self._own), time.monotonic()
         while True:
             if doubted and time.monotonic() > begun + DOUBT_SECONDS:

@@ -112,7 +112,7 @@ class _Agreement:
         # The check of a name ends when all ranks have begun it, so check the other ranks' names.
         of_ranks = allgather_object(list(names), f"gpu.{device.type}.names", process_set)
         others = set().union(*of_ranks).difference(names)
-        with contextlib.suppress(HvdliteError):  # also if a tensor of this rank has such a name
+        with contextlib.suppress(HvdliteError):  # this rank may have a tensor with such a name
             _ask(sorted(others), process_set).finish()
         for each in asked:
             _has_failed(each)

@@ -68,8 +68,8 @@ class MPIBootstrap(Bootstrap):
         """End all ranks. Open MPI 5's mpirun ends all if one rank ends without MPI_Finalize.
 
         MPI_Abort would crash or hang this mpirun if another rank waits in MPI_Finalize. But two
-        kinds of jobs need MPI_Abort: a job with MPI's fault tolerance survives the end of a rank,
-        and an mpirun that started a shell does not see the end of the rank that the shell runs.
+        cases need MPI_Abort: a job with MPI's fault tolerance survives the end of a rank, and an
+        mpirun that has started a shell does not see the end of the rank that the shell runs.
         """
         started = os.environ.get("PRTE_LAUNCHED") and orphan.of_the_launcher() == [os.getpid()]
         if started and not has_fault_tolerance(os.environ):

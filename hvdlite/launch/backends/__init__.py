@@ -9,7 +9,7 @@ from hvdlite.launch.job import Command, Job
 
 
 class Backend(NamedTuple):
-    """``command`` returns the backend's command; ``inside``: does this process run in its job?"""
+    """``command`` returns the backend's command; ``inside()`` is True in a process of its job."""
 
     command: Callable[[Job], Command]
     takes_hosts: bool
