@@ -98,7 +98,7 @@ class Acceptor:
             self._admit()
         elif connection in self._pending:
             self._receive(self._pending[connection])
-        elif connection in self.peers.values():  # not if an earlier event has closed the connection
+        elif connection in self.peers.values():  # otherwise an earlier event has closed it
             self._look_after(connection)
 
     def _admit(self) -> None:

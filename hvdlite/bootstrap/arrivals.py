@@ -43,7 +43,7 @@ class Arrivals:
         self.began = time.monotonic()
         self._warns = self.began + warn
         self._ends = self.began + max(limit, warn) if limit else float("inf")
-        self.over = False  # True: ranks were missing after the limit
+        self.over = False  # True: at the end of the time limit ranks had not arrived
 
     def poll(self) -> None:
         """Warn once about the missing ranks.

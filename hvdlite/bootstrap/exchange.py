@@ -145,7 +145,7 @@ def meet(place: places.Place, joined: int, patience: float, informed: Set[int]) 
         wait.arrived = set(range(1, place.size))
         connection, other = reach(place.host, place.ports, hello, key, wait.poll)
     except HvdliteError:
-        if wait.over:  # report_end() then does not wait for the missing ranks again
+        if wait.over:  # so that report_end() does not wait for the missing ranks again
             informed.update(range(place.size))
         raise
     informed.add(0)

@@ -87,7 +87,7 @@ class SocketBootstrap(Bootstrap):
 
     def has_others(self) -> bool:
         place = _place()
-        known = place.rank >= 0  # otherwise only MXNet's scheduler knows the rank
+        known = place.rank >= 0  # -1: MXNet's scheduler has not given the rank yet
         return known and place.size > 1 and not forks.is_child() and not member.is_worker()
 
     def rank(self) -> int:

@@ -20,7 +20,7 @@ from hvdlite.core import mpi
 from hvdlite.core.listening import confined, is_contained, with_files
 from hvdlite.core.native import ffi
 
-_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # last parts of the C libraries' names
+_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # C library's suffix: name of the MPI
 _added = confined(with_files(os.environ), is_contained(), len(os.sched_getaffinity(0)))
 _values_of_user = {name: os.environ.get(name) for name in _added}
 os.environ.update(_added)
@@ -30,7 +30,7 @@ try:
         mpi.load()
 # mpi4py's wheel raises RuntimeError if it finds no libmpi
 except (ImportError, RuntimeError) as error:
-    # the reason, and the first library that mpi4py tried
+    # the first two lines name the reason and the first library that mpi4py tried
     _reason = ": ".join(str(error).split("\n")[:2])
     raise ImportError(
         f"hvdlite needs mpi4py on an MPI library ({_reason}): run "
@@ -45,7 +45,7 @@ def forget_confined() -> None:
     Programs that this process starts inherit the variables, and may be jobs on several hosts.
     """
     for name, value in _values_of_user.items() if mpi.is_initialized() else ():
-        if not name.startswith("HVDLITE_"):  # this process still reads hvdlite's variables later
+        if not name.startswith("HVDLITE_"):  # keep these: hvdlite reads them later
             os.environ.pop(name, None)
             os.environ.update({} if value is None else {name: value})
 

@@ -66,7 +66,7 @@ def _wait_for_all(ranks: mpi.Communicator, patience: float) -> None:
         for ended in everyone.receive_signals(mpi.ENDED):
             if ended in numbers:
                 raise ended_without(ended)
-        time.sleep(0.001)  # Ctrl-C can interrupt this wait
+        time.sleep(0.001)  # unlike a wait in MPI, Ctrl-C can interrupt this one
     messages.receive()
 
 
