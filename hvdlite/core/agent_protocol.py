@@ -21,9 +21,9 @@ FEWEST = "HVDLITE_ELASTIC_MIN_RANKS"  # the fewest ranks with which the job goes
 # replacements join up to this number of ranks; 0: no replacements
 MOST = "HVDLITE_ELASTIC_MAX_RANKS"
 RESETS = "HVDLITE_ELASTIC_RESET_LIMIT"  # how often the job may go on after deaths; unset: no limit
-LAUNCHER = "HVDLITE_LAUNCHER"  # the launcher's addresses and the token, for agents
+LAUNCHER = "HVDLITE_LAUNCHER"  # for agents: the launcher's addresses, and the job's secret token
 FOLD = "HVDLITE_FOLD_TRACEBACKS"  # 1: print no traceback of an error that another rank caused
-# Only a replacement has this variable: the replacement's number, and the other ranks' ports.
+# Only a process that replaces a dead rank has this variable: its number, and other ranks' ports.
 REPLACEMENT = "HVDLITE_REPLACEMENT"
 ELASTIC_ADDRESS = "HVDLITE_ELASTIC_ADDRESS"  # the address at which replacements reach the rank
 TOO_LATE = 75  # exit code of a replacement that could not join
@@ -34,7 +34,7 @@ SPACE = "HVDLITE_WATCHED_SPACE"  # the agent's PID namespace
 _FULL_SECONDS = 5.0  # seconds that a rank waits for room in the pipe of a busy agent; chosen
 # The path of the pipe to which the agent writes names of lost hosts, and replacements' ports.
 NEWS = "HVDLITE_NEWS"
-COMES = b"+"  # first byte of the line that tells a rank a replacement's port
+COMES = b"+"  # first byte of a line with a replacement's port, from the agent to its rank
 # First bytes of the lines that a rank writes to its agent.
 JOINED, LEFT, TROUBLE, RECORDER, LET_IN, RAISED = b"+", b"-", b"!", b"#", b"=", b"x"
 # First bytes of lines with this rank's open port, and with the ranks that this rank has given up.
@@ -43,7 +43,7 @@ PORT, GIVEN_UP = b"@", b"~"
 # this line, too, but agents do not load the library.
 _ERROR_H = text_of("base/error.h")
 BLAME = constant(_ERROR_H, "HVD_BLAME").strip("'").encode()
-# Causes in a BLAME line: the named ranks did not submit a tensor; the named ranks did not answer.
+# Why a rank blames other ranks: they did not submit a tensor (STALLED), or did not answer (SILENT).
 STALLED = int(constant(_ERROR_H, "HVD_BLAME_STALLED"))
 SILENT = int(constant(_ERROR_H, "HVD_BLAME_SILENT"))
 

@@ -45,7 +45,7 @@ class Memory(NamedTuple):
 
 class _Works(ModuleState):
     def begin(self) -> None:
-        # Collectives for which no caller waits any more. C may still write to their memory.
+        # Collectives for which no caller waits any more; the C library may still use their memory.
         self.abandoned: Deque[Work] = deque()
         self.limit = threading.local()  # ``until``: the time at which this thread's waits fail
 
@@ -187,7 +187,7 @@ class Started:
         release_one_abandoned()
         if len(tensors) == 1:
             self._start(tensors)
-        elif tensors:  # hvd_cork makes one message tell the other ranks of all tensors
+        elif tensors:  # between the two calls of hvd_cork, one message announces all tensors
             lib.hvd_cork(tensors[0].group, True)
             try:
                 self._start(tensors)
@@ -311,7 +311,7 @@ def _raise(of: Dict[int, Exception]) -> None:
 
 def describe_on(kind: int, name: str, array: Memory, out: Optional[Memory], members: dict):
     """Return what :func:`describe` returns, for a tensor in this memory."""
-    # without data (``failed``) the shape does not matter, and may be invalid
+    # a tensor with ``failed`` moves no data, so its shape does not matter, and may be invalid
     shape = [0] if members.get("failed") else array.shape
     dims = ffi.new("int64_t[]", shape or [0])
     memory = {

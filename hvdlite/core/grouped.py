@@ -14,7 +14,7 @@ from hvdlite.core.outs import are_apart, check_outs, copy_to_output, output_buff
 from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.splits import bytes_of_row, part_shape, rows_of, split_members
 
-COPIED = 4096  # bytes; smaller results are copied, because a result in C's memory takes 2 KB more
+COPIED = 4096  # bytes; smaller results are copied: to keep one in C's memory costs 2 KB more
 
 
 def reductions(kind, names, arrays, op, scales, process_set, outs=None) -> Any:

@@ -12,8 +12,8 @@ class Launcher(NamedTuple):
     name: str  # name in error texts
     rank: str  # variable with the process's number
     size: str = ""  # variable with the number of processes; "": there is none
-    more: Tuple[str, ...] = ()  # further variables of the launcher that hvdlite needs
-    run: Tuple[str, ...] = ()  # variables whose values differ between two runs of the launcher
+    more: Tuple[str, ...] = ()  # other variables that hvdlite needs
+    run: Tuple[str, ...] = ()  # variables that have other values in each job of the launcher
     advice: str = _OTHER_MPI  # what to do if each of n processes is a job of one rank
 
     @property

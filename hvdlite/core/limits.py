@@ -8,7 +8,7 @@ from hvdlite.core.agent_protocol import FEWEST, MOST, RESETS
 
 LIMIT = "HVDLITE_HOST_TIMEOUT_SECONDS"  # seconds of silence until a host counts as lost
 ELASTIC_LIMIT = "HVDLITE_ELASTIC_HOST_TIMEOUT_SECONDS"  # the same limit in elastic training
-# seconds in which a rank must meet the others after a death
+# seconds in which the living ranks must find each other after a death
 PATIENCE = "HVDLITE_ELASTIC_TIMEOUT_SECONDS"
 INIT = "HVDLITE_INIT_TIMEOUT_SECONDS"  # seconds in which all ranks must call init(); 0: no limit
 # longest time in seconds that a failed rank waits for the other ranks to learn of its failure

@@ -8,7 +8,7 @@ from hvdlite.core.world import World
 # The bits of a rank's vote at the end of its training function. The ranks' common verdict has the
 # bits that are set in all votes.
 SOMETHING_FAILED, ALL_IS_DONE, LET_REPLACEMENTS_IN = 0, 1, 2
-# Why a rank has left its job, as the errors of ranks that wait for this rank say.
+# Why a rank has left its job. Errors of ranks that wait for this rank contain this text.
 GOES_ON = "it goes on without the dead"
 
 
@@ -23,7 +23,7 @@ class Meeting(NamedTuple):
     numbers: List[int]
     epoch: int
     key: bytes
-    connections: Dict[int, socket.socket]  # on rank 0 one to each rank, elsewhere one to rank 0
+    connections: Dict[int, socket.socket]  # by rank: rank 0 is connected to all, others to rank 0
     patience: float  # seconds in which a rank must connect to all other ranks
 
 

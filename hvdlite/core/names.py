@@ -13,8 +13,8 @@ from hvdlite.core.module_state import ModuleState
 from hvdlite.core.process_set import ProcessSet, check_process_set, global_process_set
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# Unnamed blocking calls at one line of a script use this many names in turn, so that a call that is
-# prepared for a name is used again. Two calls share a name if more threads than this wait there.
+# Unnamed blocking calls at one line of a script use this many names in turn, so that they can reuse
+# prepared calls. Two calls get the same name if more threads than this wait at the line.
 _RECURRING = 32
 
 

@@ -56,7 +56,7 @@ def are_apart(outs, arrays) -> bool:
 
 def overlapping(spans: Sequence[Tuple[int, int]]) -> List[bool]:
     """Return for each span of memory (start, number of bytes) whether it overlaps another span."""
-    meets, last = [False] * len(spans), -1  # last: index of the earlier span that ends last
+    meets, last = [False] * len(spans), -1  # last: of the spans so far, the one with the last end
     for at in sorted(range(len(spans)), key=lambda i: spans[i]):
         begin, nbytes = spans[at]
         if last >= 0 and nbytes and begin < sum(spans[last]):

@@ -14,7 +14,7 @@ static bool store_object(PyObject **place, PyObject *object) {
     return (*place = object);
 }
 
-/* setup(names): stores the values of a dict; its keys are some of the names of BY_NAME. */
+/* setup(names): stores the values of a dict whose keys are names of BY_NAME. */
 static PyObject *setup(PyObject *module, PyObject *names) {
     struct state *s = state_of(module);
     Py_ssize_t known = 0;
@@ -119,7 +119,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
     return start < other + b->len && other < start + a->len;
 }
 
-/* A repeated call and its arrays. */
+/* A call of again(), which repeats an earlier call. */
 struct call {
     const struct state *s;
     PyObject *const *args; /* the arguments of again(), see prepared.py */

@@ -39,8 +39,8 @@ PyObject *prepared_call0(PyObject *object, PyObject *method);
 /* Returns the Prepared for the key, or NULL. */
 PyObject *prepared_find(const struct state *s, PyObject *key);
 
-/* Runs the collective of a Prepared. Returns None; or the handle, if other ranks may have sent
- * other numbers of rows. `owner` keeps the memory alive. */
+/* Runs the collective of a Prepared. Returns None; or the handle, if ranks may have sent different
+ * numbers of rows. `owner` keeps the memory alive. */
 PyObject *prepared_run_on(const struct state *s, PyObject *prepared, const void *in, void *out,
                           PyObject *owner);
 

@@ -42,8 +42,8 @@ _calls = _Calls()
 # find(key) returns the Prepared of a call, or None. A key has the call's arguments, the dtype and
 # the shape. A wrong argument raises TypeError.
 find = _calls.kept.get
-# run(prepared, address of the input, address of the output, owner of both) does a collective and
-# returns None, or, if other ranks may have sent other numbers of rows, a handle for ``result_of``.
+# run(prepared, address of the input, address of the output, owner of both) does a collective. It
+# returns None; or a handle for ``result_of``, if ranks may have sent different numbers of rows.
 # It raises HvdliteError, like every collective.
 run = _prepared.run
 # again(verb, begin, array, options, out) does a collective on a NumPy array. If there is a Prepared

@@ -1,4 +1,4 @@
-/* Repeated allreduces of PyTorch's tensors. */
+/* Runs an allreduce of a PyTorch tensor again, without new checks. */
 
 #include "prepared.h"
 

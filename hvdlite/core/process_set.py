@@ -20,7 +20,7 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Union[Sequence[int], Any]) -> None:
         self.process_set_id: Optional[int] = None  # the same on every rank
-        self.ranks: List[int]  # sorted; None until a set of a communicator is registered
+        self.ranks: List[int]  # sorted; made from a communicator: None until registered
         self.mpi_comm: Any = None
         # The set's number in the C library; None: this rank is not in the set.
         self._group: Optional[int] = None

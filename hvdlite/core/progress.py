@@ -9,7 +9,7 @@ from hvdlite.core import topology
 from hvdlite.core.log import logger
 from hvdlite.core.native import call, ffi, lib
 
-EVERY = 5.0  # seconds before the first line, and between two lines
+EVERY = 5.0  # seconds before the first line of the log, and between two lines
 
 
 @contextlib.contextmanager

@@ -20,10 +20,10 @@ NEEDS_MPI = f"{{}} needs MPI: start the job by `hvdliterun` or mpirun, without {
 
 class _Start(ModuleState):
     def begin(self) -> None:
-        # the place that the program or MXNet's scheduler has chosen
+        # rank, size and rank 0's address, if the program or MXNet's scheduler has chosen them
         self.chosen: Optional[Place] = None
         self.is_decided = False  # True after decide(), which the first init() calls
-        # the place that decide() has found; None: the ranks meet over MPI
+        # what decide() has chosen: rank, size and rank 0's address; None: MPI
         self.place: Optional[Place] = None
 
 
