@@ -23,11 +23,11 @@ struct call {
     const XLA_FFI_Api *api;
     XLA_FFI_Future *future;
     hvd_error failed;    /* the first error */
-    int64_t count, done; /* numbers of collectives that have started and ended */
+    int64_t count, done; /* how many collectives have started (count) and ended (done) */
     hvd_handle *handles[];
 };
 
-/* global, because XLA calls a handler without an argument for the handler's own data */
+/* This struct is global, because XLA passes no user data to a handler. */
 static struct core core;
 
 /* The arguments of a function of XLA; the first field is their size. */
@@ -40,7 +40,7 @@ static XLA_FFI_Error *new_error(const XLA_FFI_Api *api, const char *text) {
 }
 
 /* ---- ending ---- */
-/* Waits for the collectives in turn, for each at most `seconds`. False: one has not ended. */
+/* Waits at most `seconds` for each of the call's collectives; false: one of them has not ended. */
 static bool wait_in_turn(struct call *c, double seconds) {
     for (; c->done < c->count; c->done++) {
         hvd_error err = {0};
@@ -51,7 +51,7 @@ static bool wait_in_turn(struct call *c, double seconds) {
     return true;
 }
 
-/* Waits for all collectives. Returns NULL, or the first error. */
+/* Waits for all collectives of the call. Returns NULL, or the first error. */
 static XLA_FFI_Error *wait_for_all(struct call *c) {
     while (!wait_in_turn(c, 1)) continue;
     if (c->failed.code) core.hvd_keep_failure(&c->failed);
@@ -164,7 +164,7 @@ API XLA_FFI_Error *hvdlite_jax_call(XLA_FFI_CallFrame *frame) {
     c->future = frame->future = made.future;
     pthread_t thread;
     if (pthread_create(&thread, NULL, complete_future, c))
-        complete_future(c); /* this thread waits, because no thread could be started */
+        complete_future(c); /* no new thread is possible, so this one waits for the collectives */
     else
         pthread_detach(thread);
     return NULL;

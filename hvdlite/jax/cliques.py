@@ -47,8 +47,8 @@ class _Clique(NamedTuple):
 class _Program(NamedTuple):
     """What this module checks and opens before a program of XLA runs."""
 
-    calls: Sequence[Tuple[str, str]] = ()  # groups and names of hvd's collectives
-    device: Any = None  # the program's device, if the program has calls
+    calls: Sequence[Tuple[str, str]] = ()  # process set and name of each collective of hvd
+    device: Any = None  # the program's device, if `calls` is not empty
     cliques: Sequence[_Clique] = ()
 
 
@@ -128,7 +128,7 @@ class Cliques:
         calls = _CALL.findall(text)
         # not bool(calls): _CALL misses calls with unknown attributes, which the C library refuses
         has_calls = f'custom_call_target="{TARGET}"' in text
-        # each device of the process would make the call, and XLA does not order these calls
+        # each of the devices would call the collective, and XLA does not order such calls
         if has_calls and len(devices) > 1:
             raise RuntimeError(
                 f"hvdlite.jax: a jit program of {len(devices)} devices calls a collective of hvd, "
@@ -156,7 +156,7 @@ class Cliques:
                 "one device (jax_num_cpu_devices=1)"
             )
         name = f"jax.{','.join(map(str, ranks))}"
-        if jax.device_count() > topology.size():  # several communicators may have these ranks
+        if jax.device_count() > topology.size():  # several cliques may have the same ranks
             name += f"/devices.{','.join(map(str, key))}"
         if len(name) > lib.CLIQUE_NAME:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -165,7 +165,7 @@ class Cliques:
         address = lib.hvdlite_jax_announce(name.encode(), len(ranks), place, key[0])
         if not address:
             raise MemoryError(f"hvdlite.jax: no memory for a group of {len(ranks)} ranks")
-        with ThreadPoolExecutor(1) as other:  # a thread without the caller's settings of JAX
+        with ThreadPoolExecutor(1) as other:  # because the caller's thread may have settings of JAX
             problem = other.submit(self._warm, devices).exception()
         if not lib.hvdlite_jax_withdraw(address) or problem:
             raise RuntimeError(

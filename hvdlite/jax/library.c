@@ -3,9 +3,9 @@
  * Every jaxlib contains MPItrampoline. MPItrampoline loads this library, if MPITRAMPOLINE_LIB has
  * its path, and looks up all names of mpi_names.txt, which tools/jax_abi.py made from MPItrampoline
  * 5.3.1 (MIT license); _build.py defines the names that this file does not define. This library
- * starts no ranks: Python passes the functions of the loaded core (hvdlite_jax_begin). XLA calls
- * from several threads, but makes the calls for one clique one after another. XLA passes counts as
- * int. */
+ * starts no ranks: Python passes the functions of the loaded core (hvdlite_jax_begin). Several
+ * threads of XLA call this library, but only one at a time for each clique (a communicator of XLA).
+ * XLA passes counts as int. */
 #include "library.h"
 
 #include <stdarg.h>
@@ -63,7 +63,7 @@ __attribute__((format(printf, 1, 2))) static int refuse(const char *format, ...)
 /* ---- the names that MPItrampoline looks up ---- */
 /* MPItrampoline's handles are integers as wide as a pointer. Here most handles are pointers. */
 
-/* A type of XLA. */
+/* An MPI datatype that XLA uses. */
 struct type {
     int dtype; /* the core's dtype */
     int bytes;
@@ -132,7 +132,7 @@ API int MPIABI_Comm_split(struct clique *all, int color, int key, struct clique 
     bool asks = c && c->color == color && c->rank == key;
     if (asks && atomic_compare_exchange_strong(&jax.next, &c, NULL)) return *out = c, 0;
     snprintf(all->name, sizeof all->name, "first device %d, this process is number %d", color, key);
-    return *out = all, 0; /* its collectives fail */
+    return *out = all, 0; /* collectives on `all` fail */
 }
 API int MPIABI_Comm_free(struct clique **c) { return *c = NULL, 0; } /* cliques end with the job */
 API int MPIABI_Error_string(int code, char *text, int *length) {
@@ -155,7 +155,7 @@ static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
     t.name = c->name, t.group = c->group, t.waited = 1;
     const int64_t key[] = {t.kind, t.dtype, t.op, t.root, *t.dims, t.ndim > 1 ? t.dims[1] : 0};
     uint64_t hash = 0;
-    /* Multiplied by 2^64 / the golden ratio, because most sizes are multiples of PLANS. */
+    /* The factor, 2^64 / the golden ratio, spreads sizes, most of which are multiples of PLANS. */
     for (size_t i = 0; i < sizeof key / sizeof *key; i++)
         hash = (hash + (uint64_t)key[i]) * 0x9E3779B97F4A7C15u;
     hvd_handle **kept = t.kind == HVD_SEND ? &c->send : &c->plans[hash >> 56];
@@ -167,7 +167,7 @@ static hvd_handle *handle_of(struct clique *c, hvd_tensor t) {
     return *kept = handle;
 }
 
-/* Waits for the end. Returns 0, or 1 after a failure. */
+/* Waits until the collective ends. Returns 0, or 1 after a failure. */
 static int end(hvd_handle *started) {
     hvd_error err;
     while (!jax.core.hvd_finish(started, NO_LIMIT, &err)) continue;
@@ -195,7 +195,7 @@ static int64_t bytes_of(const struct clique *c, int count, const struct type *ty
     return (int64_t)count * type->bytes;
 }
 
-/* In gathers and exchanges the core compares all dimensions but the first, the number of rows. */
+/* In allgathers and alltoalls, ranks may have different numbers of rows (the first dimension). */
 static hvd_tensor tensor_of(int kind, int dtype, int ndim, const int64_t dims[], const void *in,
                             void *out, int64_t out_rows) {
     hvd_tensor t = {.kind = kind, .dtype = dtype, .prescale = 1, .postscale = 1, .ndim = ndim};
@@ -203,7 +203,7 @@ static hvd_tensor tensor_of(int kind, int dtype, int ndim, const int64_t dims[],
     return t;
 }
 
-/* Reduces to `count` elements of `out`. */
+/* Reduces over ranks; `out` has `count` elements. */
 static int reduce(int kind, const void *in, void *out, int count, const struct type *type,
                   intptr_t op, struct clique *c) {
     const int64_t bytes = bytes_of(c, count, type);

@@ -103,7 +103,7 @@ class _Numbering:
 def _number_call(op: Any, numbers: Numbers) -> None:
     attributes = op.attributes[_CONFIG]
     config = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes)))}
-    if isinstance(config.get("name"), ir.StringAttr):  # otherwise calls.c refuses the call
+    if isinstance(config.get("name"), ir.StringAttr):  # calls.c refuses a call without a name
         name = re.sub(r"#\d+$", "", config["name"].value)
         key = str(config.get("group")), name
         numbers[key] = numbers.get(key, 0) + 1

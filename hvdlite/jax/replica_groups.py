@@ -105,5 +105,5 @@ def _along(axes: str, chosen: str) -> np.ndarray:
         inside.append(outside[name] // step % size)
         outside[name] = outside[name] - inside[-1] * step
         count *= size
-    # lexsort sorts by its last key first
+    # in reverse, because lexsort's last key is its primary key
     return np.lexsort([*inside[::-1], *[*outside.values()][::-1]]).reshape(-1, count)

@@ -24,7 +24,7 @@ def translate() -> None:
     """Make JAX convert its collectives of small floats, but not those of XLA's partitioner."""
     for name in _GATHERS + _REDUCTIONS:
         primitive = getattr(parallel, f"{name}_p", None)
-        if primitive:  # JAX 0.7.2 lacks some of these
+        if primitive:  # JAX 0.7.2 lacks some of these primitives
             rule = partial(_lower, _lowerings[primitive].rule, name in _GATHERS)
             mlir.register_lowering(primitive, rule, platform="cpu")
 
