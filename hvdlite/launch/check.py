@@ -44,7 +44,7 @@ sys.exit("does not reach this host at " + ", nor ".join(failures) + ": a firewal
 """
 
 
-# The program of the ranks that test a sum. The result of a misplaced rank is a line for the user.
+# The program of ranks that test a sum. A rank on several NUMA nodes returns a line for the user.
 SUMS = f"""\
 import os, numpy as np, hvdlite as hvd, hvdlite.numpy
 from hvdlite.machine import nodes
@@ -63,7 +63,7 @@ class Report(NamedTuple):
     host: str
     facts: Optional[Dict[str, Any]] = None
     reachable: bool = False
-    trouble: Optional[str] = None  # why the facts are unknown, in one sentence
+    trouble: Optional[str] = None  # a sentence that says why ``facts`` is None
 
 
 def ask_all(job: Job, load: bool = False) -> List[Report]:
@@ -243,8 +243,8 @@ def _box(yes: bool) -> str:
     return "[X]" if yes else "[ ]"
 
 
-# Open files of mpirun, measured with 2 and 8 ranks: in every job, for each rank on this host, for
-# each rank on another host.
+# How many files mpirun opens, measured with 2 and 8 ranks: FILES in every job, and FILES_A_RANK
+# more for each rank on this host, FILES_ELSEWHERE more for each rank on another host.
 FILES, FILES_A_RANK, FILES_ELSEWHERE = 24, 5, 2
 CROWD = 8  # largest number of ranks on a core without a warning: with more, the start takes seconds
 SECONDS_A_RANK = 0.2  # CPU seconds to start a rank: 1000 ranks on two cores took 97 s

@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, NamedTuple, NoReturn
 
 from hvdlite.machine.files import text_of
 
-# Section of horovodrun's files -> prefix. Prefix and key of the section make an option's name.
+# Sections of horovodrun's files, with prefixes: prefix and key of the section name an option.
 _SECTIONS = {
     "params": "",
     "library_options": "",

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # only for annotations, because agents must start fast
     from hvdlite.launch.job import Job
 
-# Never forwarded: variables that belong to one host's login or to one backend process.
+# hvdliterun forwards no variables of one host's login, or of one backend process, to ranks.
 _OWN = {
     *("HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TMPDIR"),
     *("USER", "_", "DISPLAY", "XAUTHORITY", "COLUMNS", "LINES"),

@@ -10,7 +10,7 @@ from hvdlite.launch.channel import BadFrame
 SLACK = 4.0
 
 # MPI ends a rank with one of these exit codes (error classes "unknown", "other", "internal") some
-# milliseconds after another rank died. The launcher may hear of the two ends in either order.
+# milliseconds after another rank died. The launcher may first hear of either rank's end.
 LOST_PEER = (14, 15, 16, 17)
 SIMULTANEOUS = 0.5  # seconds within which agents that die count as killed together
 
@@ -26,9 +26,9 @@ class Ending(NamedTuple):
     after: float  # seconds since the ranks were started
     goodbye: bool = True  # True: the rank had left the job when it ended
     silent: bool = False  # True: its agent was killed before the agent could report
-    # if its host lost its power or network: seconds for which the host had not answered
+    # if the host lost power or network: seconds for which the host had not answered
     silence: float = 0
-    signal: int = 0  # the signal from outside that ended its agent, and so the rank; 0: none
+    signal: int = 0  # a signal to the rank's agent, not from hvdliterun, that ended both; 0: none
 
     @property
     def status(self) -> int:
@@ -51,7 +51,7 @@ class Signs:
         self.patience = exit_timeout + SLACK
         # when a rank raised an uncaught exception or called sys.exit()
         self.raised: Dict[int, float] = {}
-        # when a collective failed, and the ranks that caused it
+        # for each rank whose collective failed: when it failed, and the ranks that caused this
         self.blamed: Dict[int, Tuple[float, List[int]]] = {}
         # for each rank that gave up late ranks: when; whether they were STALLED or SILENT; their
         # number; the first of them
@@ -95,7 +95,7 @@ def culprit(endings: Sequence[Ending], signs: Signs) -> Optional[Ending]:
     since = min(e.after for e in failed) - signs.patience
     never, not_yet = float("-inf"), float("inf")
     by_themselves = {e.rank for e in failed if not e.ended}
-    # A signal from outside came before the failures, even if the agent reports it later.
+    # A signal that hvdliterun did not send is the cause, even if the agent reports it later.
     ended = {e.rank: never if e.signal else e.after for e in failed if e.ended}
 
     def first_sign(e: Ending) -> float:

@@ -18,7 +18,7 @@ class Held:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self.whole = False  # True: all operations are sent, even if the job ends well
+        self.whole = False  # True: the agent sends all operations, even if the job ends well
 
     def hold(self, path: str) -> None:
         """Open this recorder; close the recorder of an earlier job of the same rank."""

@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from hvdlite.machine.hosts import SSH, Host
 
-HOST_TIMEOUT = 60.0  # seconds, over MPI; without MPI the limit of core/limits.py is the default
+HOST_TIMEOUT = 60.0  # default in seconds for jobs over MPI; other jobs use that of core/limits.py
 
 
 class LaunchError(Exception):
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
     results: List[Optional[bytes]]  # results of hvdlite.run, by rank
     signal: Optional[int]  # the signal that ended the job
     lost: List[str]  # hosts that have vanished, by the names that the user gave
-    refused: bool = False  # True: no rank's program has run
+    refused: bool = False  # True: hvdliterun refused the job before any rank's program ran
 
 
 class Command(NamedTuple):

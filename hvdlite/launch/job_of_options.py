@@ -73,7 +73,7 @@ def job_of(args, argv: List[str]) -> Job:
     job = _without_mpirun(job)
     if job.transport == "tcp" and args.host_timeout is None:
         return job._replace(host_timeout=limits.DEFAULTS[limits.LIMIT])
-    if args.host_timeout is not None:  # the same limit for ranks without MPI
+    if args.host_timeout is not None:  # ranks without MPI use the same limit as agents
         job = job._replace(env={limits.LIMIT: f"{args.host_timeout:g}", **job.env})
     return job
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
 # so many connections may be open that have not sent a HELLO, plus one for each agent of the job
 MOST_STRANGERS = 256
-ROOM_PAUSE = 0.05  # seconds to wait while there are no descriptors and no connection to drop
+ROOM_PAUSE = 0.05  # seconds to wait if no file descriptor is left, nor a connection to drop
 
 NOT_ENCRYPTED = (
     "hvdliterun: WARNING: messages between this host and the others, with all environment "

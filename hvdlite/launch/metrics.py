@@ -11,7 +11,7 @@ from hvdlite.launch.job import LaunchError
 from hvdlite.launch.output import tell
 
 _PATIENCE = 5.0  # seconds in which a client must send its request
-_MOST_CLIENTS = 64  # the largest number of connections; one more closes the oldest connection
+_MOST_CLIENTS = 64  # most connections; a new client then replaces the oldest connection
 _PATHS = ("/", "/metrics")
 
 

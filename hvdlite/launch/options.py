@@ -55,7 +55,7 @@ class Option(NamedTuple):
         return self.dest or long[2:].replace("-", "_")
 
 
-# The options, by the headings of --help.
+# The options under each heading of --help.
 # fmt: off
 OPTIONS = {
     None: (

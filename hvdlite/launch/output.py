@@ -26,7 +26,7 @@ class Lines:
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-        # searches only the new bytes, because a line may be very long
+        # search only from the last old byte on, because a line may be very long
         new = max(len(self._rest) - 1, 0)
         self._rest += last
         redrawn = self._rest[new:].rstrip(b"\r").rfind(b"\r") + 1

@@ -29,10 +29,10 @@ HERE = "localhost"
 
 class _Call(NamedTuple):
     number: int  # the number of the rank that was started
-    host: str  # the host, by the name that the user gave
+    host: str  # the name that the user gave the host
     process: BackendProcess
-    until: float  # time limit to connect, because ssh may wait forever for a lost host
-    lines: List[str]  # lines that its ssh has printed
+    until: float  # when to give up the start, because ssh may wait forever for a lost host
+    lines: List[str]  # lines that ``process`` (ssh) has printed
 
 
 class Replacements:
@@ -56,7 +56,7 @@ class Replacements:
         self._hosts: Dict[int, str] = {}
         # when to try each lost or unreachable host again
         self._retry_at: Dict[str, float] = {}
-        self._pauses: Dict[str, float] = {}  # the pause before such a host is tried again
+        self._pauses: Dict[str, float] = {}  # pause before the host is tried again
         self._warned: Set[str] = set()
         self._failures = 0
         first = placement(job) if job.hosts else [(HERE, job.ranks)]

@@ -7,8 +7,8 @@ from typing import Optional, Tuple
 from hvdlite.machine import nodes
 from hvdlite.machine.files import text_of
 
-# Limit on ranks, because each has the model in memory; their threads use all cores. A host with
-# more NUMA nodes gets a rank for each node.
+# Most ranks on a host, because each rank has the model in memory; the ranks' threads use all cores.
+# A host with more NUMA nodes than this gets a rank for each node.
 MOST = 8
 
 
@@ -33,7 +33,7 @@ def quota() -> int:
     """Return how many cores' worth of CPU time this container may use."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = text_of("/sys/fs/cgroup/cpu.max").split()
-        return int(quota) // int(period)  # ValueError if there is no limit: "max"
+        return int(quota) // int(period)  # quota "max" (no limit) raises ValueError
     return os.cpu_count() or 1
 
 

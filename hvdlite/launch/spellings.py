@@ -37,7 +37,7 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("--autotune-warmup-samples", "--autotune-steps-per-sample"), True),
     **dict.fromkeys(("--autotune-bayes-opt-max-samples",), True),
     **dict.fromkeys(("--autotune-gaussian-process-noise",), True),
-    # Options of mpirun and srun for what hvdliterun does by default.
+    # Options of mpirun and srun that change nothing, because hvdliterun does the same by default.
     **dict.fromkeys(("--oversubscribe", "--allow-run-as-root", "--tag-output"), False),
     **dict.fromkeys(("--prepend-rank", "--label", "-l"), False),
     **dict.fromkeys((f"--mpi={kind}" for kind in ("pmix", "pmi2", "none")), False),

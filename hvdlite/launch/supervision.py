@@ -119,7 +119,7 @@ class Agent:
         self._flight.whole = assignment["whole_flight"]
         self._elastic = environ.get(agent_protocol.ELASTIC) == "1"
         environ.pop(channel.VARIABLE, None)
-        # Paths, not descriptors: programs that the rank's program starts do not inherit descriptors
+        # Paths instead of descriptors, because children of the rank's program inherit no descriptor
         environ[agent_protocol.VARIABLE] = f"/proc/{os.getpid()}/fd/{self._goodbye_end}"
         environ[agent_protocol.SPACE] = agent_protocol.own_space()
         environ[agent_protocol.NEWS] = f"/proc/{os.getpid()}/fd/{self._news}"
@@ -135,7 +135,7 @@ class Agent:
             command,
             env=environ,
             cwd=assignment["cwd"],
-            # no input: backends differ in which ranks get it, and Open MPI 5 hangs with it
+            # no input, because backends give it to different ranks, and Open MPI 5 hangs with it
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

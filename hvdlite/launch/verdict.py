@@ -25,7 +25,7 @@ class Evidence(NamedTuple):
     backend: str  # the path of the backend's program
     backend_code: int
     backend_lines: List[str]  # the last lines of the backend
-    last_lines: Callable[[int], List[str]]  # returns the last lines of a rank
+    last_lines: Callable[[int], List[str]]  # returns the last lines of a rank's output
 
 
 class Verdict(NamedTuple):
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
     code: int
     report: List[str] = []  # lines for the user about a failure
-    first: List[str] = []  # lines of the backend, to be shown before the report
+    first: List[str] = []  # the backend's lines, which hvdliterun prints before the report
 
 
 def verdict(evidence: Evidence) -> Verdict:

@@ -42,7 +42,7 @@ BACKEND_EXIT = 1.5  # seconds that the backend has to end by itself after STOP
 # seconds from SIGTERM to SIGKILL: an mpirun that still starts its daemons needs most of this time
 KILL = 2.0
 LEFTOVERS_EXIT = 5.0  # seconds until the launcher ends processes that outlive the training ranks
-# the same limit with --summary: agents then read flight recorders, perhaps on a busy machine
+# LEFTOVERS_EXIT with --summary: agents then read flight recorders, perhaps on a busy machine
 SUMMARY_EXIT = 30.0
 TICK = 0.1  # seconds by which a deadline may be noticed late; chosen
 _EXIT = {"code": int, "ended": bool, "goodbye": bool, "signal": int}
@@ -324,6 +324,6 @@ class Watch:
         return [self._ranks[number] for number in sorted(self._ranks)]
 
     def _since_start(self) -> float:
-        # _heard refuses all frames before the start
+        # nothing calls this before the ranks start: until then _heard refuses all frames
         assert self._start_time is not None
         return time.monotonic() - self._start_time

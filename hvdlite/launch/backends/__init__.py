@@ -19,7 +19,7 @@ class Backend(NamedTuple):
 BACKENDS: Dict[str, Backend] = {
     "local": Backend(partial(mpirun.command, where="local"), takes_hosts=False),
     "ssh": Backend(mpirun.command_over_ssh, takes_hosts=True),
-    # mpirun with the site's own settings: mpirun finds the hosts itself, unless the user names them
+    # mpirun with the site's own settings finds the hosts itself, unless the user names them.
     "mpi": Backend(partial(mpirun.command, where=""), takes_hosts=True),
     "slurm": Backend(slurm.command, takes_hosts=False, inside=slurm.inside),
     "sge": Backend(sge.command, takes_hosts=False, inside=sge.inside),
