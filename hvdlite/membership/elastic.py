@@ -45,7 +45,7 @@ class ElasticMembership(Membership):
         self._coming: Dict[int, Address] = {}  # ports of the replacements that are ready
         # Processes to which this process could not connect at the start of the last job.
         self._unreached: Set[int] = set()
-        self._news: Optional[int] = None  # a descriptor of the pipe in which the agent sends news
+        self._news: Optional[int] = None  # descriptor of the pipe that NEWS names
         self._resets = 0  # how often a job has begun after deaths; equal on every rank
 
     def is_replacement(self) -> bool:
@@ -115,8 +115,8 @@ class ElasticMembership(Membership):
     # ---- after a death, and at a commit with replacements ----
 
     def have_caused(self, error: BaseException) -> bool:
-        # If all ranks have raised the error, a death that is known now may be a result of the
-        # error. Therefore only the error itself shows whether a death was its cause.
+        # Only the error itself shows whether a death caused it: a death that is known now may also
+        # be a result of the error, if all ranks have raised it.
         failed = _failure_in(error)
         if failed is None:
             return False

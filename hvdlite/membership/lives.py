@@ -17,7 +17,7 @@ from hvdlite.bootstrap.acceptor import LOOKS
 
 ANSWERS, UNKNOWN, SILENT, DEAD = "answers", "unknown", "silent", "dead"
 _LEFT = b"!"  # this message says that its sender continues, or ends, without the receiver
-_LONGEST_PAUSE = 1.0  # the longest time in seconds between two bytes to a process
+_LONGEST_PAUSE = 1.0  # the longest time in seconds between two probe bytes to a process
 _OF_HOSTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
@@ -66,7 +66,7 @@ class Lives:
         if now - asked < min(limit / LOOKS, _LONGEST_PAUSE):
             return ANSWERS
         self._asked[number] = now
-        with contextlib.suppress(OSError):  # the next call reads the error from the connection
+        with contextlib.suppress(OSError):  # the next call's recv() raises the error again
             connection.send(b"?")
         return UNKNOWN
 

@@ -104,7 +104,7 @@ class Rerendezvous:
                 self._check_time({leader})
                 time.sleep(PAUSE_SECONDS)
         finally:
-            # Ranks that have connected too late, or to the wrong leader, must connect again.
+            # Drop connections that came too late, or to a rank that does not lead; ranks retry.
             self._port.send_away()
 
     def _living(self) -> Set[int]:
@@ -260,7 +260,7 @@ class Rerendezvous:
                 address = tuple(self._addresses[leader])
                 self._waits(question, leader, CONNECT_SECONDS).connect(address)
                 return question
-            # A port closes only when its process ends, so the leader is dead.
+            # The leader closes its port only when it ends, so the leader is dead.
             except ConnectionRefusedError:
                 self._dead.add(leader)
             except OSError:  # strangers may have filled the port's queue
