@@ -43,7 +43,7 @@ def _of_steps() -> Dict[str, float]:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start a timeline: a file that tells when each tensor was submitted, by all ranks, and moved.
+    """Start a timeline, a file that shows when tensors are submitted, wait for ranks, and move.
 
     https://ui.perfetto.dev and chrome://tracing show the file. ``HVDLITE_TIMELINE`` starts a
     timeline for the whole job.

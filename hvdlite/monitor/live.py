@@ -14,7 +14,7 @@ class Wait(NamedTuple):
 
     seconds: float
     ranks: List[int]  # the ranks for which the rank waits; empty: unknown
-    op: Optional[Op]  # the operation that waits; None: a transfer between operations
+    op: Optional[Op]  # the operation whose ranks are awaited; None: a transfer between operations
 
 
 def all_ranks(op: Op) -> bool:

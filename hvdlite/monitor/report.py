@@ -77,7 +77,7 @@ def poll(recorders: Sequence[Recorder]) -> List[Snapshot]:
     return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
 
 
-# A process that waits for I/O answers as soon as the I/O ends.
+# States in which a process handles the signal; if it waits for I/O, when the I/O ends.
 _ANSWERING = "runs", "waits for I/O"
 
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.memory import Snapshot, title
 
-# Seconds. Shorter waits are not shown, because recorders that are read in turn can feign a wait.
+# Seconds. Shorter waits are not shown: they may be false, because ranks are read one by one.
 _SHORTEST_WAIT = 0.02
 _BARS = "▁▂▃▄▅▆▇█"
 _STEPS = 24  # the largest number of steps in a sparkline

@@ -210,7 +210,7 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
     heads = [f"{each.name}{'*' * (each.name == view.by != 'rank')}" for each in shown]
     texts = [[head, *map(column.text, own)] for head, column in zip(heads, shown)]
     widths = [max(map(len, column)) for column in texts]
-    # the last column, the operations
+    # the last column, with the operations, gets the rest of the width
     widths[-1] = max(width - sum(widths[:-1]) - _GAP * len(shown), 12)
     for column, cells, cells_width in zip(shown, texts, widths):
         justify: Literal["right", "left"] = "right" if column.number else "left"
@@ -232,7 +232,7 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
     size = own[0].one.head["size"] if own else 0
-    # If there are several hosts, the table has a column for them.
+    # only one host: with several hosts, a column of the table has their names
     where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""
     carrier = f", transport {own[0].one.head['transport']}" if own else ""
     return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"

@@ -7,17 +7,17 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from hvdlite.monitor import live, steps
 from hvdlite.monitor.traces import Note, Tensor
 
-# Share of a step. Smaller losses are not reported, because other jobs on a host can cause them.
+# Smaller losses, as shares of a step, are not reported: other jobs on a host can cause them.
 LEAST = 0.10
-# Share of a step. If a host has no free core, its ranks wait for each other in turn and lose 8 to
-# 13 % of a step.
+# Smaller waits, as shares of a step, are not reported: on a host without a free core, ranks lose
+# 8 to 13 % of a step by waiting for each other.
 _UNEVEN = 0.15
 _ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one delay decides
 # A rank is slow if its work takes this many times as long as that of other ranks. Chosen, like
 # _MANY, not measured.
 _SLOWER = 1.1
 SMALL_BYTES = 16_000  # a tensor of fewer bytes is small: negotiating it costs more than moving it
-_MANY = 32  # a step has too many small tensors from this number on, if they are the majority
+_MANY = 32  # so many small tensors in a step, if most tensors are small, are reported
 _WIDTH = 80  # characters in a line of the text
 
 
@@ -27,7 +27,7 @@ class RankSteps(NamedTuple):
     rank: int
     host: str  # "": unknown
     steps: Sequence[steps.Step]
-    late: float = 0.0  # seconds in which all other ranks waited for this rank only
+    late: float = 0.0  # seconds in which only this rank was late, and all others waited for it
     tensors: float = 0.0  # number of tensors in a step
     small: float = 0.0  # number of small tensors in a step
     bytes: float = 0.0  # bytes of all tensors in a step

@@ -20,7 +20,7 @@ from hvdlite.monitor.memory import Recorder, Snapshot
 
 _SEARCH_SECONDS = 5.0  # seconds between two searches for new ranks
 _MOST_JOBS_NAMED = 5
-_PATIENCE = 10.0  # seconds to wait for the first report of another host
+_PATIENCE = 10.0  # seconds to wait for the first data from another host
 
 
 def job_of(which: Optional[str]) -> str:

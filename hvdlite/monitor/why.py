@@ -18,7 +18,7 @@ hvdlite why trace-*.json         a job that has ended, from the files of HVDLITE
 """
 _ENOUGH = 10  # reads until there are so many readings, and so many steps of each rank
 _EVERY = 0.2  # seconds between two readings
-_STANDS = 5.0  # after a wait of this many seconds the job is reported to stand still
+_STANDS = 5.0  # if a rank waits so many seconds, the output says that the job stands still
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
