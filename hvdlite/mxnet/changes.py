@@ -57,7 +57,7 @@ class Compared:
             self._grads = grads
             return False
         digest = digest_of_bytes(repr(change[1:]).encode() for change in changes)
-        mx.nd.waitall()  # wait until the last step's requests of these names have ended
+        mx.nd.waitall()  # because tensors of the last step have the same names
         try:
             announce(names(), digest, process_set)
         except HvdliteError as error:

@@ -44,7 +44,7 @@ def rows_of_all(
 
     The second value tells whether the dtype and all other dimensions are equal on all ranks.
     """
-    # A wrong tensor raises here, before the other ranks wait for this rank's row counts.
+    # Check the tensors first: an error later would leave the other ranks waiting for row counts.
     for own, tensor in zip(names, tensors):
         validate(lib.HVD_ALLGATHER, own, tensor, priority=priority)
     own = [(rows_of(tensor.shape), columns(tensor)) for tensor in tensors]

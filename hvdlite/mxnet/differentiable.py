@@ -138,7 +138,7 @@ class _Collective(autograd.Function):
         return self._forward(self._name, tensor.detach())
 
     def backward(self, grad):
-        if self._last is not None:  # two collectives of one name must not run at the same time
+        if self._last is not None:  # wait, because two running collectives can't have one name
             self._last.wait_to_read()
         self._last = self._backward(f"{self._name}.grad", grad.copy().as_nd_ndarray())
         return self._last.as_np_ndarray() if isinstance(grad, mx.np.ndarray) else self._last

@@ -15,7 +15,7 @@ class KeyTensors:
 
     def __init__(self, owner: str) -> None:
         self.owner, self._met = owner, -1
-        self.labels: Dict[int, int] = {}  # for each key of a Trainer, a number equal on all ranks
+        self.labels: Dict[int, int] = {}  # key of a Trainer -> number, equal on all ranks
         self._last: Dict[str, mx.nd.NDArray] = {}  # the last array sent under each tensor name
 
     def meet(self) -> None:

@@ -121,7 +121,7 @@ class _Averaging:
         self.updating = False  # True while the plain optimizer's update runs
         self._aside = Aside()
         self._steps = Steps()
-        self.rescales: Dict[tuple, list] = {}  # rescale_grad of the step's earlier passes
+        self.rescales: Dict[tuple, list] = {}  # rescale_grad of the step's backward passes so far
 
     def of_step(self, grads: dict, rescale: float, params: dict) -> Optional[float]:
         """In the last backward pass of a step, average the gradients and return rescale_grad.

@@ -129,7 +129,7 @@ def leave(patience: float) -> None:
     )
     try:
         _within(lambda: check_call(_LIB.MXKVStoreFree(store.handle)), patience, what, "")
-    except Exception as error:  # whatever MXNet raises, the process must end
+    except Exception as error:  # an error of MXNet must not stop the end of this process
         print(f"hvdlite: {error}. A worker may have died: end launch.py by Ctrl-C", file=sys.stderr)
 
 

@@ -142,7 +142,7 @@ class HostUpdater(mx.optimizer.Updater):
         if index not in self.states:
             weight = stripes.cut(weight) if stripes else weight
             return self.optimizer.create_state_multi_precision(index, weight)
-        loaded = self.states[index]  # states that were loaded before the first step
+        loaded = self.states[index]  # load_states() was called before the first step
         if not stripes:
             return loaded
         return with_arrays(loaded, [stripes.cut(array) for array in arrays_of(loaded)])
@@ -258,7 +258,7 @@ class ShardedTrainer(DistributedTrainer):
             gradient_predivide_factor=gradient_predivide_factor, sparse_as_dense=sparse_as_dense,
             backward_passes_per_step=backward_passes_per_step,
         )  # fmt: skip
-        self._sums = False  # True during step() if the update itself sums gradients
+        self._sums = False  # True during step() if updates also sum the gradients over ranks
 
     @property
     def host_parameters(self) -> List[str]:
@@ -287,7 +287,7 @@ class ShardedTrainer(DistributedTrainer):
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
-        # Stale gradients, and AMP's check for overflow, need the averages before the update.
+        # False, if averages must exist before the update: for stale gradients, and AMP's check.
         self._sums = not ignore_stale_grad and not hasattr(self, "_amp_loss_scaler")
         try:
             super().step(batch_size, ignore_stale_grad)

@@ -10,7 +10,7 @@ from hvdlite.mxnet.ops import allreduce_
 from hvdlite.mxnet.push import IS_MXNET_1
 
 _OP = "hvdlite_sync_batch_norm"
-_MOST_NUMBERS = 2**20  # float32 represents all smaller numbers exactly
+_MOST_NUMBERS = 2**20  # limit on numbers that a float32 array carries exactly
 
 
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):
@@ -63,7 +63,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
                 "process for each context"
             )
         is_symbol = isinstance(arrays[0], mx.sym.Symbol)
-        if not is_symbol and mx.autograd.is_training():  # a rank may trace symbols alone
+        if not is_symbol and mx.autograd.is_training():  # not collective for symbols
             self._met = meet(self._owner, self._met)
         is_numpy = mx.util.is_np_array() if is_symbol else isinstance(arrays[0], mx.np.ndarray)
         if is_numpy:
