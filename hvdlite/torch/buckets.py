@@ -63,7 +63,7 @@ class Bucket:
         # indices in `params` of parameters that no longer require a gradient; the allreduce fails
         # if the indices differ between ranks
         self.frozen: List[int] = []
-        self._compressed: Any = None  # the gradients, the compressor's output and its context
+        self._compressed: Any = None  # gradients, the compressor's output and `ctx`
         self._sent = self._flat
         # the memory that the allreduce reads: _sent, or a pinned copy of _sent on the host
         self._host: Optional[torch.Tensor] = None
@@ -140,7 +140,7 @@ class Bucket:
         have a reference to the gradient.
         """
         if [view.data_ptr() for view in self.views] != self._begins:
-            # model.half() or p.grad.data = ... has replaced the memory of views
+            # the script has given views other memory, by model.half() or p.grad.data = ...
             self.views = [self._view(at) for at in range(len(self.params))]
         grads, self.frozen = [param.grad for param in self.params], []
         if self._are_usual(grads):
@@ -148,7 +148,7 @@ class Bucket:
         else:
             stale, values, moved = self._sort(grads)
         if stale:
-            with torch.no_grad():  # because backward may run with create_graph
+            with torch.no_grad():  # autograd may record here (create_graph), but not this copy
                 torch._foreach_copy_(stale, values)
         for at, grad in moved:
             grad.data = self.views[at]
@@ -172,7 +172,7 @@ class Bucket:
         """Return three lists: views of the bucket; gradients to copy into these views; and (index,
         gradient) for each gradient that stays its parameter's ``grad``."""
         stale: List[torch.Tensor] = []
-        values, moved = [], {}  # moved: each gradient once, even if two parameters share it
+        values, moved = [], {}  # moved has each gradient once, even if two parameters share it
         for at, (param, grad) in enumerate(zip(self.params, grads)):
             if grad is self.views[at]:
                 continue

@@ -27,11 +27,11 @@ class Changes:
         self._owner, self._set = owner, process_set
         # backward_passes_per_step: the current number, and the number that ranks last compared
         self.passes = self._compared_passes = passes
-        # weak reference to a method that adopts the parameters that the script has added
+        # weak reference to the method that finds and adopts new parameters of the script
         self.look: Callable[[], Optional[Callable]] = lambda: None
         # names of parameters that have required no gradient so far, or that the script has added
         self.waiting: Dict[torch.Tensor, str] = {}
-        # names of parameters that have left the optimizer: all, and those that ranks have compared
+        # names of parameters that the script removed: all, and those that ranks have compared
         self.removed: List[str] = []
         self._compared: List[str] = []
         self._sent: Any = None  # the changes that this step's requests carry; None: no request yet
@@ -122,7 +122,7 @@ class Changes:
         raise error
 
 
-_SAMPLE = 1024  # a digest has the first values of a tensor; changes of later values go unnoticed
+_SAMPLE = 1024  # a digest reads so many values of a tensor, for speed; others may differ unseen
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:

@@ -30,7 +30,7 @@ from hvdlite.torch.moves import OPS
 from hvdlite.torch.tensors import DTYPES
 
 _FLOATS = tuple(dtype for dtype in DTYPES if dtype.is_floating_point)
-# PyTorch's backend for NCCL lacks the other integer dtypes.
+# PyTorch's backend for NCCL supports only these integer dtypes.
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 _BRIEFLY = 0.01  # a waiting rank checks every so many seconds that no rank has failed
 _LEAVING = 10  # seconds for which a process waits for its tensors before it leaves the job
@@ -156,7 +156,7 @@ def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
         try:
             refusals = allgather_object(mover.try_out(), f"{name}.refusals", process_set)
         except BaseException as error:
-            mover.close(error)  # waits for no thread, because the launcher may end this process
+            mover.close(error)  # not end(), which waits: the launcher may end this process first
             raise
         reason = next((f"NCCL refuses: {each}" for each in refusals if each), "")
         if not reason:

@@ -48,20 +48,20 @@ class Gradients(GradientReducer):
         self._groups = groups
         self._names: Dict[torch.Tensor, str] = {}
         self._hooks: Dict[torch.Tensor, Any] = {}  # handles of the hooks
-        # parameter without a bucket -> how often backward has written its gradient in this step;
-        # in the order in which backward wrote the gradients
+        # for each parameter outside of buckets, how often backward wrote its gradient in this step;
+        # in the order of the writes
         self._written: Dict[torch.Tensor, int] = {}
         self._buckets: Optional[List[Bucket]] = None
         self._sparse: List[torch.Tensor] = []
-        # name of each parameter that backward has reached -> True if its gradient is sparse
+        # for each parameter with a gradient, by name: True if the gradient is sparse
         self._kinds: Dict[str, bool] = {}
         self.changes = Changes(owner, reduction.process_set, passes)
         # parameters that backward has not reached on any rank so far
         self._unreached: List[torch.Tensor] = []
-        # text about a parameter that a newer object has taken over; None: nothing was taken
+        # error text if a newer optimizer has taken over one of the parameters, otherwise None
         self._taken: Optional[str] = None
-        # digest of the states that this rank has loaded: ranks compare it in this step (_states),
-        # or in the next step (_loaded)
+        # Digests of states that this rank has loaded: ranks compare _states in this step, and
+        # _loaded in the next step.
         self._loaded = self._states = 0
         # the part of each gradient that compression has not sent, until a bucket takes this part
         self._left_out: Dict[str, torch.Tensor] = {}
@@ -243,7 +243,7 @@ class Gradients(GradientReducer):
         finally:
             self.restart()
             self._states, self._loaded = self._loaded, 0
-        # the new buckets have reduced these gradients a second time: restore the first results
+        # the gradients in `done` were averages before the new buckets reduced them: restore them
         for bucket in self._buckets if done else ():
             for param, view in zip(bucket.params, bucket.views):
                 if param in done:

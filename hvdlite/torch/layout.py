@@ -18,7 +18,7 @@ class Layout(NamedTuple):
 
     dense: List[torch.Tensor]  # in the reverse of the order in which rank 0's backward wrote them
     sparse: List[torch.Tensor]
-    unreached: List[torch.Tensor]  # backward has not reached these on any rank so far
+    unreached: List[torch.Tensor]  # parameters without a gradient on all ranks so far
 
 
 def agreed(

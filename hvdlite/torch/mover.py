@@ -17,7 +17,7 @@ from hvdlite.torch.moves import Move, move_by
 from hvdlite.torch.tensors import DTYPES
 
 _LOOK = 0.1  # seconds between two checks that the job has not failed
-_ASK = 1.0  # seconds between two looks into the store
+_ASK = 1.0  # seconds between two checks of the store for another rank's error
 _FOUND = 2  # seconds to wait for hvdlite to find a dead rank, or for a thread to end
 # Seconds for the group's first call, in which NCCL connects all GPUs. Chosen, not measured: with a
 # shorter time, a large job that starts slowly would go through the host.
@@ -43,8 +43,8 @@ class Mover:
         self._turn = 1  # number of the next transfer in the order that all ranks follow
         self._changed = threading.Condition(threading.RLock())  # guards the fields below
         self._waiting: List[Move] = []  # tensors that some rank has not submitted yet
-        self._agreed: Dict[int, Move] = {}  # agreed moves, by turn
-        self._moving: List[Move] = []  # moves in progress; keeps their memory alive
+        self._agreed: Dict[int, Move] = {}  # tensors that all ranks have submitted, by turn
+        self._moving: List[Move] = []  # NCCL works on these; the list keeps their memory
         self.failed: Optional[BaseException] = None
         self._closed = threading.Event()
         # Two threads, because NCCL's abort may wait for a blocked call, and the store may wait for

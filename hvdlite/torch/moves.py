@@ -100,7 +100,7 @@ def _reduce(group, move: Move, size: int) -> None:
         options = dist.ReduceScatterOptions()
         options.reduceOp = op
         group._reduce_scatter_base(out, tensor * before if before != 1 else tensor, options).wait()
-    else:  # NCCL's parts have equal numbers of rows
+    else:  # NCCL's reduce-scatter needs equal parts, so reduce all rows and take a part
         whole = tensor * before if before != 1 else tensor.clone()
         _allreduce(group, whole, op)
         out.copy_(whole.tensor_split(size)[group.rank()])

@@ -234,7 +234,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         present = [id(param) for group in groups for param in group["params"]]
         if self._gradients is None or present == self._present:
             return
-        self._present = present  # `names` keeps parameters alive, so ids are not reused
+        self._present = present  # ids stay unique, because `names` keeps parameters
         added = numbered(groups, names)
         removed = [name for param, name in names.items() if id(param) not in set(present)]
         names.update(added)
@@ -334,7 +334,7 @@ def _keep_scheduler(distributed) -> None:
     """
     if "step" not in distributed.__dict__:
         return
-    # a weak reference, because the optimizer holds this function
+    # a weak reference, because the optimizer refers to step(): a cycle would delay its end
     kind, own = type(distributed), weakref.ref(distributed)
 
     def step(closure: Optional[Callable] = None):

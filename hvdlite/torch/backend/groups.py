@@ -23,7 +23,7 @@ LOOK = timedelta(seconds=0.5)
 
 class _Groups(ModuleState):
     def begin(self) -> None:
-        self.numbers = itertools.count()  # numbers of groups whose first rank is this process
+        self.numbers = itertools.count()  # a new number for each group that this process leads
         self.begin_job()
 
     def begin_job(self) -> None:
