@@ -18,7 +18,7 @@ _REMEDY = (
     ". To keep them, save the optimizer's states on every rank, and let each rank load its own "
     "file, in a job with the same number of ranks"
 )
-KEY = "hvdlite_left_out"  # key in an optimizer's saved states
+KEY = "hvdlite_left_out"  # in an optimizer's saved states: what compression has not sent
 
 
 def tagged(left_out: Dict[Any, Any]) -> Dict[str, Any]:

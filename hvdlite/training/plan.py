@@ -20,7 +20,7 @@ from hvdlite.core.reduce_ops import Adasum, Average, Sum
 from hvdlite.training.codecs import NoneCompressor, check_compression, compress
 from hvdlite.training.step_check import StepCheck
 
-GROUP_BYTES = 2**20  # smallest size of a group, because an operation costs about 10 us of a core
+GROUP_BYTES = 2**20  # smallest group of gradients: each group costs about 10 us of a core
 _LONGEST_NAME = 200  # bytes of a parameter's name: with a prefix, a tensor's name may have 255
 _MOST_KEPT = 64  # a trainer or optimizer keeps so many descriptions of groups of gradients
 

@@ -68,7 +68,7 @@ def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: f
     """
     with np.errstate(all="ignore"):  # weights may be infinite
         variance = squares / ranks - (sums / ranks) ** 2
-        # two values that differ by d give a variance of at least d**2 / (2 * ranks)
+        # if values of two ranks differ by d, the variance is at least d**2 / (2 * ranks)
         return 2 * ranks * variance > _TOLERANCE**2 * norms / ranks
 
 
