@@ -75,7 +75,7 @@ def _end() -> None:
     """At exit: tell ranks that wait in init() that this rank has ended, and finalize MPI."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.at_exit" not in sys.modules:
-        with contextlib.suppress(ImportError):  # without a C library for this MPI no rank can join
+        with contextlib.suppress(ImportError):  # no C library for this MPI: no rank has joined
             importlib.import_module("hvdlite.at_exit").at_exit()
     if "hvdlite.bootstrap.mpi.bootstrap" in sys.modules:
         sys.modules["hvdlite.bootstrap.mpi.bootstrap"].end()
@@ -85,5 +85,5 @@ def _end() -> None:
 
 atexit.register(_end)
 after_import.keep_mpi_from_children()
-# adapts MXNet to new versions of NumPy, and adds the kvstore "dist_sync_mpi"
+# when MXNet is imported, adapt it to new versions of NumPy, and add the kvstore "dist_sync_mpi"
 mxnet_import.watch()

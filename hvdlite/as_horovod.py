@@ -141,7 +141,7 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    # imported, because this code runs as ``__main__``, which is another module object
+    # Import this file again: here it is the module `__main__`, but scripts need hvdlite.as_horovod.
     from hvdlite.as_horovod import take_its_place as _take
 
     _take()

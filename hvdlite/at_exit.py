@@ -124,7 +124,7 @@ def at_exit() -> None:
         if clean:
             frameworks.after_exit()
     elif step == ending.END_THOSE_IN_INIT:
-        # another rank failed first, and may need this time to report its failure
+        # if another rank's failure caused this one, wait until the other rank has reported first
         if failed and failed.error and failure_of(failed.error):
             time.sleep(EXIT_PATIENCE_SECONDS)
         clean = False

@@ -11,7 +11,7 @@ _Row = Tuple[Tuple[Optional[bool], ...], str]
 
 # for the arguments of first()
 _FIRST: Sequence[_Row] = (
-    ((True, True, None, None, None), GO_ALONE),  # the other ranks go on
+    ((True, True, None, None, None), GO_ALONE),  # elastic: the other ranks go on
     ((None, None, True, None, None), LEAVE),
     ((True, None, None, False, True), END_THOSE_IN_INIT),  # ranks in init() wait for this rank
     ((False, None, None, False, True), REPORT_END),

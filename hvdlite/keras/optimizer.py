@@ -265,7 +265,7 @@ def load_model(
     saved = _loadable(filepath, optimizer)
     settings = saved["settings"] if saved else {}
     if saved and not _inner(optimizer).built:
-        # DistributedOptimizer() below sets this again, from backward_passes_per_step
+        # None, because DistributedOptimizer() below refuses a value and sets its own
         _inner(optimizer).gradient_accumulation_steps = None
     begun = int(_inner(optimizer)._iterations) % settings.get("backward_passes_per_step", 1)
     saver = saved.get("rank", 0) if saved else 0

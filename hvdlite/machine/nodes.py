@@ -10,7 +10,7 @@ from hvdlite.machine.processes import stat_of
 SYSTEM, PROC = "/sys/devices/system", "/proc"
 # memory on other nodes is reported if it has this many bytes, and this share of a process's memory
 _LEAST, _SHARE = 64 << 20, 0.2
-Core = FrozenSet[int]  # the numbers of its hardware threads
+Core = FrozenSet[int]  # the numbers of the core's hardware threads
 
 
 def cores(allowed: Collection[int]) -> List[Core]:

@@ -12,7 +12,7 @@ import sys
 import warnings
 
 NAME = "dist_sync_mpi"
-_NAMES = (NAME, "horovod")  # MXNet 2's own store "horovod" does nothing for a single context
+_NAMES = (NAME, "horovod")  # "horovod" replaces MXNet 2's store, which ignores a single context
 # `hvdliterun --mode mpi` starts no servers, so these names then mean hvdlite's store, too.
 _SYNCHRONOUS = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 _ASYNCHRONOUS = ("dist_async", "dist_device_async", "dist_async_device")

@@ -58,7 +58,7 @@ def _assign(variables: List, root_rank: int, name: Optional[str], process_set) -
 
 def _assigned(variable, value):
     result = variable.assign(value)
-    return value if result is None else result  # Keras's variables return None in a graph
+    return value if result is None else result  # in a graph, Keras's assign() returns None
 
 
 def broadcast_global_variables(root_rank: int):
