@@ -39,7 +39,7 @@ _LEAVING = 10  # seconds for which a process waits for its tensors before it lea
 def mover_for(
     names: Sequence[str], tensors: Sequence, members: dict, process_set: ProcessSet
 ) -> Optional[Mover]:
-    """Return the mover for these tensors; None: the tensors go through the host.
+    """Return the :class:`Mover` for these tensors; None: the tensors go through the host.
 
     The first call with a tensor on a GPU is collective, even if the ranks of the process set make
     different calls: hvdlite then compares the calls.
@@ -144,7 +144,7 @@ _agreements = _Agreements()
 
 
 def _agree(device: torch.device, process_set: ProcessSet) -> Optional[Mover]:
-    """Return a new mover for the set's ranks; None: NCCL can't move their tensors. Collective."""
+    """Return a new Mover for the set's ranks; None: NCCL can't move their tensors. Collective."""
     for key in [each for each in _agreements.made if each[0] != topology.job_number()]:
         _close(_agreements.made.pop(key))
     rank, size, name = process_set.rank(), process_set.size(), f"gpu.{device.type}"
@@ -183,7 +183,7 @@ def finish_all(seconds: float = math.inf) -> None:
 
 
 def close_all() -> None:
-    """End the groups of all movers."""
+    """End the groups of all Movers."""
     while _agreements.made:
         _close(_agreements.made.popitem()[1])
 

@@ -207,7 +207,7 @@ class Gradients(GradientReducer):
             bucket.start(self.changes.digest(self._states))
 
     def _is_full(self, bucket: Bucket) -> bool:
-        """Return True if backward has written all gradients; raise for one written too often."""
+        """Return True if backward has written all gradients; raise if it wrote one too often."""
         for at, times in Counter(map(id, bucket.written)).items():
             if times > self.changes.passes:
                 self._refuse(next(param for param in bucket.params if id(param) == at))

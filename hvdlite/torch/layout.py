@@ -29,8 +29,8 @@ def agreed(
 
     :param facts: texts that must be equal on all ranks: first those about ``named``, in order.
     :param written: the parameters in the order in which backward has written their gradients.
-    :param kinds: name of each parameter that backward has reached -> True if its gradient is
-        sparse. This function adds the other ranks' entries.
+    :param kinds: for each parameter with a gradient, by name: True if the gradient is sparse.
+        This function adds the other ranks' entries.
     :raises hvdlite.HvdliteError: the ranks have different parameters.
     """
     names = {name: param for param, name in named.items()}

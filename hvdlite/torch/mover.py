@@ -112,7 +112,7 @@ class Mover:
             self._calls.release()
 
     def _next_batch(self) -> List[Move]:
-        """Return the moves of the next batch; []: ranks have not agreed on all of them yet."""
+        """Return the tensors of the next batch; []: some rank has not submitted all of them."""
         with self._changed:
             for move in [each for each in self._waiting if each.is_agreed()]:
                 self._waiting.remove(move)
@@ -259,13 +259,13 @@ class Mover:
             self._group.abort()
 
     def is_idle(self) -> bool:
-        """Return True if no move is waiting or in progress."""
+        """Return True if no tensor waits or is being moved."""
         with self._changed:
             self._moving = [each for each in self._moving if not each.has_ended()]
             return not (self._waiting or self._agreed or self._moving)
 
     def _run(self) -> None:
-        """Begin moves for which no caller waits; after a rank's death end the group's calls."""
+        """Move tensors for which no caller waits; after a rank's death end the group's calls."""
         while not self.failed:
             with self._changed:
                 if self.is_idle():

@@ -18,7 +18,7 @@ OPS = {
 
 
 class Move:
-    """One tensor on which the ranks agree, and whose data the group then moves.
+    """One tensor, which all ranks submit, and whose data a group of PyTorch then moves.
 
     :param out: may be the tensor itself; None: made when the number of rows is known.
     :param ready: an event of the stream that computes the tensor.

@@ -52,14 +52,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``step(closure)`` averages gradients and loss after each call of the closure.
 
     A parameter belongs to the newest DistributedOptimizer that has it. ``step()`` and
-    ``synchronize()`` of an older one raise a RuntimeError.
+    ``synchronize()`` of an older DistributedOptimizer raise a RuntimeError.
 
     :param optimizer: a ``torch.optim.Optimizer`` of parameters on CPUs or CUDA. NCCL moves the
         gradients on CUDA, unless NCCL refuses the ranks' GPUs; then they go through the host.
     :param named_parameters: ``model.named_parameters()``: names for errors. Without it, parameters
         are numbered in the optimizer's order.
     :param compression: one of ``hvd.Compression``, or your own class.
-    :param backward_passes_per_step: k: ``step()`` follows k backwards, whose gradients add up.
+    :param backward_passes_per_step: ``step()`` follows this number of backward passes, whose
+        gradients add up.
     :param op: ``hvd.Average``, ``hvd.Sum``, or ``hvd.Adasum``: with Adasum each rank takes its own
         step, and the changes of the weights are combined.
     :param gradient_predivide_factor: f: gradients are divided by f before the sum over ranks, and
@@ -68,7 +69,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     :param groups: the number of groups in which gradients are sent; or lists of parameters, each
         list sent together. By default, groups of 1 MiB or more.
     :param sparse_as_dense: send sparse gradients as dense tensors.
-    :param process_set: the ranks that average; on other ranks the optimizer works as a plain one.
+    :param process_set: the ranks that average; on other ranks nothing is averaged.
     :raises ValueError: a wrong argument, a parameter on another device, or a parameter whose
         gradient another DistributedOptimizer is reducing now.
     :raises hvdlite.HvdliteError: at the first step, if the ranks have different parameters.
