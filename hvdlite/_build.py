@@ -29,7 +29,7 @@ HEADERS_OF_JAX = ("functions.h", "../jax/library.h")
 
 WITH_MPI = "transport_mpi.c"  # the file that includes mpi.h
 
-# flags for every compilation of hvdlite; -ffp-contract=off: the same bits from all compilers
+# flags for every compilation of hvdlite; -ffp-contract=off makes the results of compilers equal
 FLAGS = (CSRC / "flags.txt").read_text().split()
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes"]
 DEBUG = ["-g", "-Og", "-UNDEBUG"] if os.environ.get("HVDLITE_DEBUG") else []

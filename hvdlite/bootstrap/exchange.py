@@ -60,7 +60,7 @@ class Exchange:
                 connection.settimeout(self._timeout)
             if not something:
                 raise ended(rank)
-            # unasked, rank 0 sends only errors, which receive() raises
+            # data that this rank has not asked for is an error from rank 0, which receive() raises
             if self.rank:
                 self.receive(0)
 

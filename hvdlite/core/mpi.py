@@ -105,7 +105,7 @@ class Communicator:
     def create_among(self, ranks: Sequence[int], number: int = 0) -> Any:
         """Return a communicator of these ranks, in this order; only these ranks make the call.
 
-        :param number: tells communicators apart that are created at the same time.
+        :param number: differs between communicators that are created at the same time.
         """
         most = _mpi().COMM_WORLD.Get_attr(_mpi().TAG_UB) or 32767
         return self.comm.Create_group(self.comm.group.Incl(ranks), number % (most + 1))

@@ -80,7 +80,7 @@ def describe_call(verb: str, array: np.ndarray, shape, options: tuple) -> tuple:
 
 
 def _take_result(handle, array: np.ndarray, options: tuple, result, out) -> np.ndarray:
-    """Return ``result``, or a new array if other ranks have sent other numbers of rows."""
+    """Return ``result``, or a new array if ranks have sent different numbers of rows."""
     name, process_set = options[-2:]
     size, row_bytes = process_set.size(), bytes_of_row(array)
     memory, rows_from = result_of(handle, result.ctypes.data, size, row_bytes)

@@ -41,8 +41,8 @@ FROM_AGENTS.update({TROUBLE: 20, FLIGHT: 1 << 22, LET_IN: 20, SIGN: 160, PORT: 1
 FROM_AGENTS[GIVEN_UP] = 1 << 13
 FROM_LAUNCHER = {START: 1 << 26, STOP: 0, DATA: MOST_DATA, BYE: 0, LOOK: 1}
 FROM_LAUNCHER.update({LOST: 1 << 8, COMES: 1 << 8})
-# Agents pass on these lines of their ranks: first byte of a line -> kind of the frame that gets the
-# rest of the line.
+# Agents pass on these lines of their ranks. The first byte of a line decides the kind of the frame;
+# the frame has the rest of the line.
 PASSED_ON = {
     **{agent_protocol.TROUBLE: TROUBLE, agent_protocol.LET_IN: LET_IN, agent_protocol.BLAME: SIGN},
     **{agent_protocol.PORT: PORT, agent_protocol.GIVEN_UP: GIVEN_UP},
@@ -162,7 +162,7 @@ class Channel:
             del self._buffer[:end]
 
     def silence(self) -> float:
-        """Return for how many seconds the other end's kernel has not answered; 0: it need not.
+        """Return for how many seconds the other end's kernel owes an answer; 0: it owes none.
 
         A lost host closes no connection, so only its silence shows the loss. The kernel of a
         stopped process still answers, but this kernel asks a full receiver only every two minutes.

@@ -25,7 +25,7 @@ from hvdlite.core.native import HvdliteError
 from hvdlite.membership.lives import ANSWERS, DEAD, SILENT, Lives
 from hvdlite.membership.open_port import OpenPort
 
-LOOK_SECONDS = 0.01  # pause between two checks whether the ranks live
+LOOK_SECONDS = 0.01  # pause between two checks that the other ranks live
 PAUSE_SECONDS = 0.02  # time between two attempts to connect
 # Time limit of one attempt. Another attempt follows, because the kernel's own retries get rarer.
 CONNECT_SECONDS = 1.0
@@ -223,7 +223,7 @@ class Rerendezvous:
     # ---- the others ----
 
     def _follow(self, leader: int, vote: int, epoch: int) -> Optional[Met]:
-        """Vote at the leader; return None if it is dead, refuses this rank, or does not lead."""
+        """Vote at the leader; return None if the leader is dead, refuses, or does not lead."""
         question = self._connect(leader)
         if question is None:
             return None

@@ -50,7 +50,7 @@ def steps_of(tensors: Sequence[Tensor], mark: str, notes: Sequence[Note] = ()) -
     begins = [tensor.submitted for tensor in tensors if tensor.name == mark]
     found, alone = [], list(notes)
     moments = [tensor.submitted for tensor in tensors]
-    # at: the number of tensors submitted before `end`; open_: those tensors that end after `end`
+    # at: the number of tensors submitted before `end`; open_: those of them that end after `end`
     at, open_ = 0, list(tensors[:0])
     for begin, end in zip(begins, begins[1:]):
         before, at = at, bisect.bisect_left(moments, end, at)

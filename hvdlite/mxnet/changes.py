@@ -28,7 +28,7 @@ class Compared:
     """Parameters whose properties the ranks have compared.
 
     :param labels: for each parameter's index, a number that is equal on all ranks.
-    :ivar trained: index of each parameter with a gradient -> True if the gradient is sparse.
+    :ivar trained: for each parameter with a gradient, by index: True if the gradient is sparse.
     """
 
     def __init__(self, params: Dict[int, Any], labels: Dict[int, int]) -> None:

@@ -247,7 +247,7 @@ def alltoall(
     """
     name = tensor_name("alltoall", name, process_set)
     group_of(process_set)  # raises on ranks outside of the set
-    # A wrong tensor raises here, before the other ranks wait for this rank's splits.
+    # Check the tensor first: an error later would leave the other ranks waiting for splits.
     validate(lib.HVD_ALLTOALL, name, tensor, priority=priority)
     matrix, alike = collectives.all_splits(name, tensor, splits, process_set)
     function = differentiable.alltoall if is_recording() else collectives.alltoall
