@@ -2,9 +2,9 @@
 
 The lowest ranks of the hosts have extra connections without data, on which no probe waits behind
 data. The kernels of both ends probe and answer (keepalive), so a host whose processes are stopped
-or busy does not count as lost. A host counts as lost after HVDLITE_HOST_TIMEOUT_SECONDS without an
-answer. Keepalive counts whole seconds, so if this timeout is short, this module also sends bytes,
-which the other kernel acknowledges.
+or busy does not count as lost. Keepalive counts whole seconds. If a host may be silent for a few
+seconds only (core/limits.py has the limits), this module also sends bytes, which the other kernel
+acknowledges.
 """
 
 import contextlib

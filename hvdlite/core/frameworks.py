@@ -10,7 +10,7 @@ from hvdlite.core.module_state import ModuleState
 
 
 class Framework(NamedTuple):
-    """A framework's functions: wait for queued work, submit it, and end after this rank left."""
+    """Functions of a framework, to wait for queued work, to submit it, and to end after the job."""
 
     wait: Callable[[], None]
     submit: Callable[[], None]

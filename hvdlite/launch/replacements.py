@@ -63,7 +63,7 @@ class Replacements:
         self._hosts.update(enumerate(host for host, count in first for _ in range(count)))
 
     def note(self, rank: Rank, kind: int, data: bytes) -> None:
-        """Record a rank's address, or which ranks it no longer waits for (GIVEN_UP).
+        """Record a rank's address, or for which ranks it no longer waits (GIVEN_UP).
 
         If the rank is a replacement, send its address to the other ranks.
         """

@@ -36,7 +36,7 @@ class Agent:
         self._dismissed = False  # True: the launcher needs nothing more from this agent
         # ids of processes that have joined the job and not left it
         self._joined: set[bytes] = set()
-        # by this pipe the program reports what core/agent_protocol.py lists, such as a failure
+        # by this pipe the program reports, for example, a failure (core/agent_protocol.py)
         self._goodbyes, self._goodbye_end = os.pipe()
         # by this pipe the program learns of lost hosts and replacements (exit/orphan.py)
         self._news, self._news_end = os.pipe()

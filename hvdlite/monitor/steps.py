@@ -11,7 +11,7 @@ Span = Tuple[float, float]
 
 
 class Step(NamedTuple):
-    """How one rank spent a step. A moment in which tensors move, and others wait, is `moving`."""
+    """How one rank spent a step. While some tensors move and others wait, the time is `moving`."""
 
     begin: float
     end: float

@@ -287,7 +287,7 @@ class ShardedTrainer(DistributedTrainer):
 
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Sum the gradients over ranks and update the parameters; as for DistributedTrainer."""
-        # False, if averages must exist before the update: for stale gradients, and AMP's check.
+        # The update can't sum gradients if AMP, or a check for stale gradients, needs averages.
         self._sums = not ignore_stale_grad and not hasattr(self, "_amp_loss_scaler")
         try:
             super().step(batch_size, ignore_stale_grad)

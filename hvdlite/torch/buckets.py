@@ -24,7 +24,7 @@ from hvdlite.training.plan import Reduction
 
 _ALIGNMENT = 64  # bytes of a cache line
 _ALONE = [torch.empty(0)]
-# what sys.getrefcount() returns for a view that only hvdlite uses, and what map() gets from it
+# what sys.getrefcount() returns for a view that only hvdlite uses: in a call, and under map()
 _OWN_REFERENCES = sys.getrefcount(_ALONE[0])
 _OWN_REFERENCES_OF_MAP = next(map(sys.getrefcount, _ALONE))
 _GRAD = attrgetter("grad")

@@ -9,7 +9,7 @@ from hvdlite.launch.job import Command, Job
 
 
 class Backend(NamedTuple):
-    """``command`` returns the backend's command; ``inside()`` is True in a process of its job."""
+    """A way to start processes; ``inside()`` tells whether this process is in a job of it."""
 
     command: Callable[[Job], Command]
     takes_hosts: bool
