@@ -117,7 +117,7 @@ class BackendProcess:
 
 def _as_input(text: str) -> IO[bytes]:
     """Return a file from which a process reads this text and then the end."""
-    memory = open(os.memfd_create("hvdliterun", os.MFD_CLOEXEC), "w+b")  # noqa: SIM115
+    memory = os.fdopen(os.memfd_create("hvdliterun", os.MFD_CLOEXEC), "w+b")
     memory.write(text.encode(errors="surrogateescape"))
     memory.seek(0)
     return memory
