@@ -182,7 +182,7 @@ for turn, names in enumerate((["cpu:hvdlite,cuda:gloo"], ["hvdlite"], [])):
         print(f"CAME TO {rank}{turn} end\\n", end="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
-    time.sleep(1 - rank)  # rank 0 hosts the store, so it must end after rank 1
+    time.sleep(1 - rank)  # rank 1 begins first: the store still has old values of rank 0
 """
 
 
