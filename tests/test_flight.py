@@ -166,7 +166,7 @@ def test_hvdlite_top_sorts_ranks_by_a_column():
 
 def test_keys_select_what_hvdlite_top_shows():
     view = top.View()
-    for key in ("x", top.DOWN, "j", "j", "k", "s"):  # the second "j" stays on the third rank
+    for key in ("x", top.DOWN, "j", "j", "k", "s"):  # the second "j" selects the third rank
         view = top.pressed(view, key, [2, 0, 1])
     assert view == top.View("steps/s", 0)
     view = top.pressed(view, top.ESCAPE, [2, 0, 1])
