@@ -53,11 +53,14 @@ class _Works(ModuleState):
 _works = _Works()
 
 
-def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **members):
+def describe(
+    kind: int, name: str, splits=None, failed: Optional[str] = None, call: str = "", **members
+):
     """Return an ``hvd_tensor *`` and the objects to which it points; the caller keeps both alive.
 
     :param splits: an int64 array: how many rows go to each rank; None: the same number for each.
     :param failed: why this rank has no data; the collective fails with this text on every rank.
+    :param call: what ranks must have in common, for a call that is composed of other collectives.
     :param members: more members of ``hvd_tensor``.
     :raises ValueError: a member that the user has given has a wrong value.
     """
@@ -71,6 +74,9 @@ def describe(kind: int, name: str, splits=None, failed: Optional[str] = None, **
     if failed is not None:
         alive.append(ffi.new("char[]", failed.encode(errors="replace")))
         members.update(failed=alive[-1])
+    if call:
+        alive.append(ffi.new("char[]", call.encode()))
+        members.update(call=alive[-1])
     try:
         return ffi.new("hvd_tensor *", members), alive
     except (TypeError, OverflowError):

@@ -15,9 +15,12 @@
  * and those of `update`. */
 typedef struct hvd_tensor {
     const char *name; /* UTF-8, less than HVD_MAX_NAME bytes; equal on all ranks */
-    int kind;         /* an hvd_kind */
-    int dtype;        /* an hvd_dtype */
-    int op;           /* an hvd_op; for allreduce and reducescatter */
+    /* The call as the user made it, equal on all ranks: "reduce, root 1". For calls that kind,
+     * dtype, op and root do not describe; otherwise NULL. A longer text is cut. */
+    const char *call;
+    int kind;  /* an hvd_kind */
+    int dtype; /* an hvd_dtype */
+    int op;    /* an hvd_op; for allreduce and reducescatter */
     /* a rank of the group. broadcast: the root; send, recv: the other rank (-1: any) */
     int root;
     int group; /* number of the group; 0: all ranks of the job */
@@ -115,9 +118,9 @@ int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 void hvd_give_up(hvd_handle *handle);
 /* Prepares a tensor once, as a plan that can run many times. Returns NULL on failure: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);
-/* Returns true if the plan can run this tensor: both have the same group, kind, dtype, op, scales,
- * root, dims, out_rows and open. The caller makes sure that the other fields, such as the name, are
- * the same. */
+/* Returns true if the plan can run this tensor: both have the same group, call, kind, dtype, op,
+ * scales, root, dims, out_rows and open. The caller makes sure that the other fields, such as the
+ * name, are the same. */
 bool hvd_plan_fits(const hvd_handle *plan, const hvd_tensor *tensor);
 /* Runs a plan from `in` to `out` and waits for at most `seconds`; if `seconds` < 0, only starts the
  * plan. Returns 1: done without an error. Returns 0: call hvd_finish. 0 also means that the output

@@ -112,9 +112,12 @@ def broadcast(names, tensors, root_rank: int, process_set: ProcessSet, in_place=
     return _start(mover, lib.HVD_BROADCAST, *call, tensors, in_place)
 
 
-def allgather(names, tensors, process_set: ProcessSet, states=0) -> Handle:
-    """Start allgathers. Each result is a pair: the rows, and the number of rows from each rank."""
-    details = [{"group": group_of(process_set), "states": states}] * len(names)
+def allgather(names, tensors, process_set: ProcessSet, states=0, call="") -> Handle:
+    """Start allgathers. Each result is a pair: the rows, and the number of rows from each rank.
+
+    :param call: what ranks must have in common, if the allgathers are parts of another call.
+    """
+    details = [{"group": group_of(process_set), "states": states, "call": call}] * len(names)
     return _start_open(lib.HVD_ALLGATHER, names, tensors, details, process_set)
 
 

@@ -8,7 +8,7 @@ from hvdlite.core.arguments import wrong
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import tensor_name
 from hvdlite.core.process_set import ProcessSet, global_process_set
-from hvdlite.core.reduce_ops import Average, Sum
+from hvdlite.core.reduce_ops import NAMES, Average, Sum
 from hvdlite.torch import exchange
 
 
@@ -42,7 +42,8 @@ def sparse_allreduce_async(
             indices.t(), values, tensor.shape, check_invariants=True
         ).coalesce()
 
-    return exchange.allgather(names, parts, process_set, states).then(join)
+    call = f"sparse {NAMES[op]} of {tuple(tensor.shape)}"
+    return exchange.allgather(names, parts, process_set, states, call).then(join)
 
 
 def names_of(name: str, process_set: ProcessSet) -> List[str]:

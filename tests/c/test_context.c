@@ -185,14 +185,14 @@ TEST(test_only_an_even_alltoall_takes_lists_of_parts) {
 }
 
 TEST(test_a_plan_fits_only_tensors_that_it_can_run) {
-    enum { FIELDS = 11 };
+    enum { FIELDS = 12 };
     int64_t dims[] = {6, 2}, others[] = {6, 1};
     hvd_tensor t[FIELDS], sum = {.name = "x", .dtype = HVD_FLOAT32, .ndim = 2, .dims = dims};
     sum.prescale = sum.postscale = 1, sum.out_rows = 6;
     for (int i = 0; i < FIELDS; i++) t[i] = sum;
     t[0].kind = HVD_BROADCAST, t[1].dtype = HVD_INT32, t[2].op = HVD_MAX, t[3].root = 1;
     t[4].group = 1, t[5].prescale = 2, t[6].postscale = 2, t[7].ndim = 1, t[8].dims = others;
-    t[9].out_rows = 5, t[10].open = 1;
+    t[9].out_rows = 5, t[10].open = 1, t[11].call = "reduce, root 1";
     start_job_of_one_rank();
     hvd_handle *plan = hvd_plan(&sum, ERR);
     CHECK(hvd_plan_fits(plan, &sum));

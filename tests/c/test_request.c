@@ -133,6 +133,8 @@ TEST(test_the_first_field_that_differs_is_found) {
     CONFLICT(codec, ((struct codec){HVD_CODEC_1BIT, 0.5}), FIELD_CODEC);
     CONFLICT(kind, HVD_BROADCAST, FIELD_KIND);
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
+    strcpy(other.call, "reduce, root 1");
+    CHECK_INT(request_conflict(&sum, &other), FIELD_CALL);
     CONFLICT(states, 7, FIELD_STATES);
     CONFLICT(states, -7, FIELD_CHANGES);
     CONFLICT(grouped, 2, FIELD_GROUPED);

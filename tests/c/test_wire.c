@@ -42,6 +42,7 @@ static void make_items(struct wire_item *items) {
     items[1].request.ndim = HVD_MAX_DIMS;
     for (int i = 0; i < HVD_MAX_DIMS; i++) items[1].request.dims[i] = i * 1000003;
     items[2].request = (struct request){.name = "scaled",
+                                        .call = "reduce, root 1",
                                         .kind = HVD_ALLREDUCE,
                                         .op = HVD_AVERAGE,
                                         .uneven = true,

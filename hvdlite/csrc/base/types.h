@@ -113,6 +113,7 @@ typedef struct hvd_update {
     int first; /* number of the host with the states of the first stripe; equal on all ranks */
 } hvd_update;
 
+#define HVD_MAX_CALL 80 /* bytes of the member `call` of hvd_tensor, including the final zero */
 #define HVD_MAX_DIMS 32 /* NumPy has the same limit */
 #define HVD_ASKS 2      /* hvd_tensor.delegated of a tensor without data */
 

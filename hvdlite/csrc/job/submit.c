@@ -5,6 +5,7 @@
 #include "job/context.h"
 #include "job/handle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,7 @@ static int translate(const hvd_tensor *from, struct tensor *to, hvd_error *err) 
                          from->name);
     memset(to, 0, offsetof(struct tensor, request.dims));
     strcpy(r->name, from->name);
+    if (from->call) snprintf(r->call, sizeof r->call, "%s", from->call);
     r->kind = from->kind;
     r->dtype = from->dtype;
     r->op = from->op;
@@ -133,7 +135,8 @@ bool hvd_plan_fits(const hvd_handle *plan, const hvd_tensor *t) {
     return plan->group == t->group && r->kind == t->kind && r->dtype == t->dtype &&
            r->op == t->op && r->prescale == t->prescale && r->postscale == t->postscale &&
            r->root == t->root && own->out_rows == t->out_rows && own->open == (t->open != 0) &&
-           r->ndim == t->ndim && !memcmp(r->dims, t->dims, (size_t)t->ndim * sizeof *t->dims);
+           !strncmp(r->call, t->call ? t->call : "", sizeof r->call - 1) && r->ndim == t->ndim &&
+           !memcmp(r->dims, t->dims, (size_t)t->ndim * sizeof *t->dims);
 }
 
 hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {

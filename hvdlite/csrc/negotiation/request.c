@@ -180,6 +180,7 @@ enum request_field request_conflict(const struct request *a, const struct reques
     if (a->grouped != b->grouped) return FIELD_GROUPED;
     if (a->states != b->states)
         return a->states < 0 || b->states < 0 ? FIELD_CHANGES : FIELD_STATES;
+    if (strcmp(a->call, b->call)) return FIELD_CALL;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
     if (a->rule != b->rule) return FIELD_RULE;
@@ -224,6 +225,7 @@ const char *field_name(enum request_field field) {
                                         "number of tensors",
                                         "parameters changed before this step",
                                         "states loaded before this step",
+                                        "call",
                                         "kind",
                                         "compression",
                                         "update rule",
@@ -253,6 +255,12 @@ void field_text(const struct request *r, enum request_field field, char *text, s
         break;
     case FIELD_STATES:
         snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);
+        break;
+    case FIELD_CALL:
+        if (r->call[0])
+            snprintf(text, size, "%s", r->call);
+        else
+            snprintf(text, size, "%s of %s", kind_name(r->kind), dtype_name(r->dtype));
         break;
     case FIELD_KIND: snprintf(text, size, "%s", kind_name(r->kind)); break;
     case FIELD_DELEGATED:

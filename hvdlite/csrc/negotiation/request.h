@@ -35,6 +35,7 @@ struct request {
     bool uneven;    /* alltoall: this rank chooses how many rows each rank gets */
     bool waited;    /* a caller waits for the tensor and steps the engine meanwhile */
     bool last;      /* this rank submits no other tensor until this tensor has ended */
+    char call[HVD_MAX_CALL]; /* see hvd_tensor; "": the kind and the dtype describe the call */
     int64_t dims[HVD_MAX_DIMS];
     /* Equal on every rank; begins with kind and owner: "allreduce.trainer0.3" */
     char name[HVD_MAX_NAME];
@@ -53,6 +54,7 @@ enum request_field {
     FIELD_GROUPED,
     FIELD_CHANGES,
     FIELD_STATES,
+    FIELD_CALL,
     FIELD_KIND,
     FIELD_CODEC,
     FIELD_RULE,

@@ -96,6 +96,7 @@ BOTH int pass_text(struct stream *s, char *text, size_t size) {
 
 BOTH int pass_request(struct stream *s, struct request *q) {
     HVD_TRY(pass_text(s, q->name, sizeof q->name));
+    HVD_TRY(pass_text(s, q->call, sizeof q->call));
     HVD_TRY(pass_int(s, &q->kind, 1));
     HVD_TRY(pass_int(s, &q->dtype, 1));
     HVD_TRY(pass_int(s, &q->op, 1));

@@ -42,10 +42,9 @@ class HvdBackend : public Group {
         int op = op_on(tensors, o.reduceOp);
         bool root = rank_ == o.rootRank;
         if (op == NO_OP) return gloo().reduce(tensors, o);
-        if (op == FOLD)
-            return fold_all(OpType::REDUCE, EVENT("reduce"), root ? tensors : Tensors(), tensors,
-                            o);
         return run(OpType::REDUCE, EVENT("reduce"), tensors, tensors, o, [&](Start &start) {
+            start.compare_root(o.rootRank);
+            if (op == FOLD) return fold_all(start, root ? tensors : Tensors(), tensors, o.reduceOp);
             Tensors copies = dense_of(tensors);
             if (root) start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.allreduce(t, root ? t : at::empty_like(t), op);
@@ -156,7 +155,7 @@ class HvdBackend : public Group {
             // A split is a number of elements, not of rows, because the rows of output and input
             // may differ in length.
             auto splits = elements_of(in, in_splits), expected = elements_of(out, out_splits);
-            if (in_splits.empty() && out_splits.empty()) splits = expected = {};
+            if (in_splits.empty() && out_splits.empty()) splits = {};
             Tensors to = {out}, copies = buffers_of(to);
             start.copy_back(to, copies);
             start.alltoall(dense(in), copies[0], in.numel(), out.numel(), elements_each(in), splits,
@@ -190,6 +189,7 @@ class HvdBackend : public Group {
         if (!all_move(ins)) return gloo().gather(outs, ins, o);
         Tensors to = root ? outs[0] : Tensors();
         return run(OpType::GATHER, EVENT("gather"), ins, to, o, [&](Start &start) {
+            start.compare_root(o.rootRank);
             std::vector<int64_t> splits(size_);
             splits.at(o.rootRank) = root ? 0 : 1;
             if (root) to[rank_].copy_(ins[0].reshape(to[rank_].sizes()));
@@ -212,6 +212,7 @@ class HvdBackend : public Group {
             assertEmptyInputTensorList(refuse, ins);
         if (!all_move(outs)) return gloo().scatter(outs, ins, o);
         return run(OpType::SCATTER, EVENT("scatter"), outs, outs, o, [&](Start &start) {
+            start.compare_root(o.rootRank);
             std::vector<int64_t> splits(size_, root ? 1 : 0);
             splits.at(o.rootRank) = 0;
             if (root) outs[0].copy_(ins[0][rank_].reshape(outs[0].sizes()));
@@ -225,6 +226,7 @@ class HvdBackend : public Group {
 
     WorkPtr barrier(const BarrierOptions &o) override {
         return run(OpType::BARRIER, EVENT("barrier"), {}, {}, o, [&](Start &start) {
+            start.compare("");
             at::Tensor nothing = at::zeros({1}, at::kByte);
             start.allreduce(nothing, nothing, HVD_MAX);
         });
@@ -252,8 +254,8 @@ class HvdBackend : public Group {
     }
 
     template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
-        if (op == FOLD) return fold_all(type, EVENT("all_reduce"), tensors, tensors, o);
         return run(type, EVENT("all_reduce"), tensors, tensors, o, [&](Start &start) {
+            if (op == FOLD) return fold_all(start, tensors, tensors, o.reduceOp);
             Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
             for (const at::Tensor &t : copies) start.allreduce(t, t, op);
@@ -306,15 +308,10 @@ class HvdBackend : public Group {
         });
     }
 
-    template <class O>
-    WorkPtr fold_all(OpType type, const char *title, const Tensors &outs, const Tensors &ins,
-                     const O &o) {
-        return run(type, title, ins, outs, o, [&](Start &start) {
-            Tensors matrices = matrices_of(ins, size_);
-            start.fold_rows(outs, matrices, o.reduceOp);
-            for (size_t i = 0; i < ins.size(); i++)
-                start.allgather(dense(ins[i]), matrices[i], size_);
-        });
+    void fold_all(Start &start, const Tensors &outs, const Tensors &ins, const ReduceOp &op) {
+        Tensors matrices = matrices_of(ins, size_);
+        start.fold_rows(outs, matrices, op);
+        for (size_t i = 0; i < ins.size(); i++) start.allgather(dense(ins[i]), matrices[i], size_);
     }
 };
 

@@ -92,6 +92,7 @@ class Operation : public Call {
     Milliseconds limit() const { return limit_; }
     Clock::time_point deadline() const { return deadline_; }
     const Tensors &outputs() const { return outputs_; }
+    const char *what() const { return what_; }
     bool ended() const { return state_.load(std::memory_order_acquire) == ENDED; }
     std::exception_ptr error() const { return ended() ? error_ : nullptr; }
 
@@ -191,7 +192,8 @@ class Operation : public Call {
     std::string unexpected() const {
         const int64_t *sent = nullptr;
         if (!expected_.empty()) process.core.hvd_result(handles_.front(), &sent);
-        for (size_t r = 0; r < expected_.size(); r++)
+        // without numbers all ranks have sent equally many elements, by the fast path
+        for (size_t r = 0; sent && r < expected_.size(); r++)
             if (sent[r] != expected_[r])
                 return "hvdlite: " + name_ + " (" + what_ + "): rank " + std::to_string(r) +
                        " of the group sends " + std::to_string(sent[r]) +

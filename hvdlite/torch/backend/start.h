@@ -60,6 +60,17 @@ inline int op_on(const Tensors &tensors, const ReduceOp &reduction) {
     return std::all_of(tensors.begin(), tensors.end(), same) ? op : NO_OP;
 }
 
+// Returns the name of an op that is FOLD.
+inline const char *name_of(const ReduceOp &reduction) {
+    switch (static_cast<ReduceOp::RedOpType>(reduction)) {
+    case ReduceOp::BAND: return "BAND";
+    case ReduceOp::BOR: return "BOR";
+    case ReduceOp::BXOR: return "BXOR";
+    case ReduceOp::AVG: return "AVG";
+    default: return "PRODUCT";
+    }
+}
+
 // Returns one row: the reduction of all rows of a matrix. Overwrites the matrix.
 inline at::Tensor fold(const at::Tensor &rows, const ReduceOp &reduction) {
     at::Tensor all = rows[0];
@@ -144,6 +155,14 @@ class Start {
     Start(int group, const c10::intrusive_ptr<Operation> &operation)
         : group_(group), operation_(operation) {}
 
+    // Makes the core compare the call's name among the ranks, and `detail` if it is not empty. The
+    // core itself sees only its own kind, dtype and op: a gather is an alltoall, for instance.
+    void compare(const std::string &detail) {
+        if (call_.empty()) call_ = operation_->what();
+        if (!detail.empty()) call_ += ", " + detail;
+    }
+    void compare_root(int64_t root) { compare("root " + std::to_string(root)); }
+
     hvd_tensor tensor(int kind, const at::Tensor &in, const at::Tensor &out) {
         operation_->hold(in);
         operation_->hold(out);
@@ -157,9 +176,12 @@ class Start {
         return t;
     }
 
-    void start(hvd_tensor t, std::initializer_list<int64_t> dims) {
+    void start(hvd_tensor t, const at::Tensor &in, std::initializer_list<int64_t> dims) {
         t.dims = dims.begin();
         t.ndim = static_cast<int>(dims.size());
+        Start own = *this; // other tensors of the call may have other dtypes
+        if (t.dtype != type_of(in.scalar_type())) own.compare(c10::toString(in.scalar_type()));
+        t.call = own.call_.empty() ? nullptr : own.call_.c_str();
         operation_->start(t);
     }
 
@@ -168,20 +190,20 @@ class Start {
         t.op = op;
         // reduce bools as uint8, because the core has minimum and maximum for uint8
         if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
-        start(t, {Elements(in).number});
+        start(t, in, {Elements(in).number});
     }
 
     void broadcast(const at::Tensor &inout, int root) {
         hvd_tensor t = tensor(HVD_BROADCAST, inout, inout);
         t.root = root;
-        start(t, {Elements(inout).number});
+        start(t, inout, {Elements(inout).number});
     }
 
     // out: a row for each rank. Each row is as large as `in`.
     void allgather(const at::Tensor &in, const at::Tensor &out, int ranks) {
         hvd_tensor t = tensor(HVD_ALLGATHER, in, out);
         t.out_rows = ranks;
-        start(t, {1, Elements(in).number});
+        start(t, in, {1, Elements(in).number});
     }
 
     void reducescatter(const at::Tensor &in, const at::Tensor &out, int op, int ranks) {
@@ -189,19 +211,19 @@ class Start {
         t.op = op;
         if (t.dtype == HVD_BOOL) t.dtype = HVD_UINT8;
         t.out_rows = 1;
-        start(t, {ranks, Elements(out).number});
+        start(t, in, {ranks, Elements(out).number});
     }
 
     void send(const at::Tensor &in, int to) {
         hvd_tensor t = tensor(HVD_SEND, in, in);
         t.root = to;
-        start(t, {Elements(in).number});
+        start(t, in, {Elements(in).number});
     }
 
     void receive(const at::Tensor &out, int from) { // from -1: from any rank
         hvd_tensor t = tensor(HVD_RECV, out, out);
         t.root = from;
-        start(t, {Elements(out).number});
+        start(t, out, {Elements(out).number});
     }
 
     // splits: number of rows for each rank; empty: equal numbers. width: elements in a row.
@@ -215,7 +237,7 @@ class Start {
         operation_->expect(std::move(expected));
         t.splits = splits.empty() ? nullptr : splits.data();
         t.nsplits = splits.size();
-        start(t, {rows, width});
+        start(t, in, {rows, width});
     }
 
     // When the core is done: copies each copy into its tensor. A tensor may be its own copy.
@@ -230,6 +252,7 @@ class Start {
 
     // When the core is done: reduces each tensor's matrix (a row for each rank) into the tensor.
     void fold_rows(const Tensors &tensors, const Tensors &matrices, const ReduceOp &reduction) {
+        compare(name_of(reduction));
         operation_->deliver_by([tensors, matrices, reduction] {
             for (size_t i = 0; i < tensors.size(); i++)
                 tensors[i].copy_(fold(matrices[i], reduction).view(tensors[i].sizes()));
@@ -260,6 +283,7 @@ class Start {
 
     const int group_;
     const c10::intrusive_ptr<Operation> &operation_;
+    std::string call_; // what the ranks must have in common; empty: only what the core sees
 };
 
 // Returns the tensors' elements as one flat tensor: a view if the tensors are adjacent and share no

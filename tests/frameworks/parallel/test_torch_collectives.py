@@ -62,6 +62,15 @@ def test_sparse_torch_tensors_are_summed(rank, size):
     assert torch.allclose(again().to_dense(), expected * size)
 
 
+def test_sparse_tensors_of_different_shapes_or_ops_are_refused_on_every_rank(rank, several):
+    odd = rank == 1
+    for rows, op in (4 if odd else 3, hvd.Sum), (3, hvd.Average if odd else hvd.Sum):
+        tensor = torch.ones(rows, 2).to_sparse(1)
+        handle = hvd.sparse_allreduce_async(tensor, name="odd", op=op)
+        with pytest.raises(hvd.HorovodInternalError, match=r"disagree on the call: .*\(3, 2\)"):
+            handle.synchronize()
+
+
 # ---- gradients that tests/contract does not test ----
 
 

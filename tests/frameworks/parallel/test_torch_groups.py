@@ -3,6 +3,7 @@
 import datetime
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch.distributed as dist
 
 from hvdlite import failure_of
 from hvdlite.torch.backend import groups as process_groups
+
+MAX = dist.ReduceOp.MAX
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -42,22 +45,54 @@ def test_concurrent_calls_in_several_process_groups_are_right(groups):
         dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("wrong", ["shape", "type", "call"])
+def gather(root: int, t, **how):
+    ranks = range(dist.get_world_size()) if dist.get_rank() == root else []
+    return dist.gather(t, [torch.empty_like(t) for _ in ranks] or None, root, **how)
+
+
+# calls of rank 1, and of the other ranks
+DISAGREEMENTS = {
+    "shape": [partial(dist.all_reduce, torch.ones(n)) for n in (3, 4)],
+    "dtype": [partial(dist.all_reduce, torch.ones(4, dtype=d)) for d in (torch.int, torch.float)],
+    "call": [partial(call, torch.ones(4), 0) for call in (dist.broadcast, dist.reduce)],
+    # the core has the same kind, dtype and shape for the next calls
+    "bool and uint8": [
+        partial(dist.all_reduce, torch.ones(4, dtype=d), MAX) for d in (torch.bool, torch.uint8)
+    ],
+    "bytes of two dtypes": [
+        partial(dist.broadcast, torch.zeros(4, dtype=d), 0)
+        for d in (torch.float8_e4m3fn, torch.float8_e5m2)
+    ],
+    "bitwise op": [
+        partial(dist.all_reduce, torch.ones(4, dtype=torch.int), op)
+        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BXOR)
+    ],
+    "root of reduce": [partial(dist.reduce, torch.ones(4), root) for root in (1, 0)],
+    "root of gather": [partial(gather, root, torch.ones(4)) for root in (1, 0)],
+    "barrier": [dist.barrier, partial(dist.all_reduce, torch.ones(1, dtype=torch.uint8), MAX)],
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("wrong", DISAGREEMENTS)
 def test_a_disagreement_in_a_torch_group_is_an_error_on_every_rank(wrong, groups, several):
-    odd = dist.get_rank() == 1
-    t = torch.ones(3 if odd and wrong == "shape" else 4)
-    t = t.int() if odd and wrong == "type" else t
-    call = dist.broadcast if odd and wrong == "call" else dist.all_reduce
-    how = {"src": 0} if call is dist.broadcast else {}
-    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1") as raised:
-        call(t, **how, group=groups[0])
+    call = DISAGREEMENTS[wrong][0 if dist.get_rank() == 1 else 1]
+    with pytest.raises(dist.DistBackendError, match=r"ranks disagree.* rank 1: ") as raised:
+        call(group=groups[0])
     failure = failure_of(raised.value)
     assert failure.kind == "mismatch" and failure.tensor
-    with pytest.raises(dist.DistBackendError, match=r"ranks? .*1"):
-        call(t, **how, group=groups[0], async_op=True).get_future().wait()
+    with pytest.raises(dist.DistBackendError, match=r"ranks disagree.* rank 1: "):
+        call(group=groups[0], async_op=True).get_future().wait()
     right = torch.ones(4)
     dist.all_reduce(right, group=groups[0])
     assert (right == dist.get_world_size()).all()
+
+
+def test_an_alltoall_of_different_sizes_is_an_error_on_every_rank(groups, several):
+    t = torch.zeros(dist.get_world_size(), 3 if dist.get_rank() == 1 else 4)
+    with pytest.raises(dist.DistBackendError, match=r"sends \d elements .* which expects \d"):
+        dist.all_to_all_single(torch.empty_like(t), t, group=groups[0])
+    dist.barrier(group=groups[0])
 
 
 def test_other_groups_work_after_a_late_rank_has_caused_a_time_out(groups, several, short):
