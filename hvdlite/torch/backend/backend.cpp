@@ -215,9 +215,10 @@ class HvdBackend : public Group {
             start.compare_root(o.rootRank);
             std::vector<int64_t> splits(size_, root ? 1 : 0);
             splits.at(o.rootRank) = 0;
-            if (root) outs[0].copy_(ins[0][rank_].reshape(outs[0].sizes()));
             Tensors to = root ? Tensors{at::empty({0}, host_options(outs[0]))} : buffers_of(outs);
             at::Tensor in = root ? flat_of(without_own(ins[0]), outs) : to[0].new_empty({0});
+            // after flat_of, because the root's output may be an input for another rank
+            if (root) outs[0].copy_(ins[0][rank_].reshape(outs[0].sizes()));
             if (!root) start.copy_back(outs, to);
             start.alltoall(in, to[0], root ? size_ - 1 : 0, root ? 0 : 1, Elements(outs[0]).number,
                            splits);

@@ -181,6 +181,13 @@ def test_lists_of_tensors_in_one_memory_block_give_the_results_of_gloo(call, n, 
     assert same(ours, theirs)
 
 
+def test_scatter_into_an_input_of_another_rank_sends_the_input_before(groups):
+    parts = [torch.full((3,), float(i)) for i in range(dist.get_world_size())]
+    out, root = parts[-1], dist.get_rank() == 0
+    dist.scatter(out, parts if root else None, 0, group=groups[0])
+    assert (out == dist.get_rank()).all()
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("op", ["PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
 @pytest.mark.parametrize("call", REDUCES, ids=lambda call: call.__name__)
