@@ -114,7 +114,8 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err);
  * even after hvd_close. */
 int hvd_finish(hvd_handle *handle, double seconds, hvd_error *err);
 /* Makes all present and later waits for the tensor return immediately, as if their time had run
- * out. The tensor stays under way. */
+ * out. The tensor stays under way, but soon an unmatched send or receive fails, and its late
+ * counterpart, too. */
 void hvd_give_up(hvd_handle *handle);
 /* Prepares a tensor once, as a plan that can run many times. Returns NULL on failure: see *err. */
 hvd_handle *hvd_plan(const hvd_tensor *tensor, hvd_error *err);

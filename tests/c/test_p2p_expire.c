@@ -136,6 +136,29 @@ TEST(test_each_late_send_or_receive_fails_and_the_next_one_matches) {
     }
 }
 
+TEST(test_a_send_or_receive_that_is_given_up_fails_unless_it_is_matched) {
+    struct job j;
+    OWN(note_free) struct note receive, matched, late, send, taken, got;
+    job_begin(&j, false);
+    post(&j, &receive, 1, HVD_RECV, 0, 4, 0);
+    post(&j, &send, 1, HVD_SEND, 2, 4, 1);
+    post(&j, &matched, 0, HVD_SEND, 2, 4, 2);
+    post(&j, &taken, 2, HVD_RECV, 0, 4, 0);
+    run(&j);
+    atomic_store(&receive.tensor.given_up, true);
+    atomic_store(&send.tensor.given_up, true);
+    atomic_store(&matched.tensor.given_up, true);
+    for (int r = 0; r < RANKS; r++) OK(p2p_expire(&j.of[r], 0, 0, j.silent, ERR)); /* no limit */
+    run(&j);
+    post(&j, &late, 0, HVD_SEND, 1, 4, 3);
+    post(&j, &got, 2, HVD_RECV, 1, 4, 0);
+    run(&j);
+    check_got(&taken, 2);
+    struct note *ended[] = {&receive, &send, &late, &got};
+    for (int i = 0; i < 4; i++) check_stalled(ended[i], i % 2 ? 2 : 0);
+    job_end(&j);
+}
+
 TEST(test_if_a_wildcard_receive_has_expired_a_late_send_matches_the_next_one) {
     struct job j;
     OWN(note_free) struct note first, next, sent;

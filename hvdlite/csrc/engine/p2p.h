@@ -85,8 +85,8 @@ int p2p_take(struct p2p *p, const struct message *m, hvd_error *err);
 bool p2p_awaits(const struct p2p *p, int rank);
 /* Returns the send or receive that waits longest; NULL: none waits. */
 const struct tensor *p2p_oldest(const struct p2p *p);
-/* Fails each send and receive that has waited unmatched for more than `limit` seconds, unless it
- * waits for a silent rank. `silent`: by rank. */
+/* Fails each unmatched send and receive that its caller has given up, or that has waited for more
+ * than `limit` seconds (0: no limit), unless it waits for a silent rank. `silent`: by rank. */
 int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_error *err);
 int p2p_leave(struct p2p *p, const char *reason, hvd_error *err);
 /* Fails all sends and receives that are in progress or come later. */

@@ -90,10 +90,12 @@ int p2p_expire(struct p2p *p, double now, double limit, const bool *silent, hvd_
     for (int i = 0; i < 2; i++)
         for (struct tensor *t = lists[i]->oldest, *newer; t; t = newer) {
             newer = t->newer;
-            if (now - t->submitted <= limit) continue;
+            bool given_up = atomic_load(&t->given_up), late = now - t->submitted > limit;
+            if (!given_up && (limit <= 0 || !late)) continue;
             bool matched = t->request.kind == HVD_SEND && t->met > 0;
             struct stall_case c = {t->submitted, matched, is_queued(p, t), t->request.root};
-            if (stall_fails(&c, now, limit, silent, p->t->at.size))
+            if (given_up ? !c.matched && !c.queued
+                         : stall_fails(&c, now, limit, silent, p->t->at.size))
                 HVD_TRY(expire(p, t, now - t->submitted, err));
         }
     return HVD_OK;
@@ -106,7 +108,7 @@ bool p2p_refuse_expired(struct p2p *p, const struct p2p_offer *o, int *code, hvd
     if (p2p_take_failed(&p->expired, o->from, o->name) == P2P_NOBODY) return false;
     error_set(&late, HVD_STALLED,
               "tensor '%s': rank %d no longer waits for it, because rank %d sent it too late. "
-              "To wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
+              "To wait longer, use a longer timeout, or set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
               o->name, transport_job_rank(p->t, p->t->at.rank), transport_job_rank(p->t, o->from));
     *code = p2p_refuse_offer(p, o->from, o->head.number, &late, err);
     return true;
@@ -116,7 +118,7 @@ void p2p_fail_withdrawn(struct p2p *p, struct tensor *tensor, int from) {
     hvd_error why;
     error_set(&why, HVD_STALLED,
               "tensor '%s': rank %d no longer sends it, because rank %d called recv too late. To "
-              "wait longer, set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
+              "wait longer, use a longer timeout, or set HVDLITE_STALL_SHUTDOWN_TIME_SECONDS",
               tensor->request.name, transport_job_rank(p->t, from),
               transport_job_rank(p->t, p->t->at.rank));
     transport_blame(p->t, p->t->at.rank, &why); /* this rank was late */

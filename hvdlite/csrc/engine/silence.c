@@ -131,7 +131,7 @@ int silence_look(struct negotiation *n, hvd_error *err) {
     const struct tensor *oldest = p2p_oldest(n->p2p);
     if (oldest && stall_warns(oldest->submitted, n->now, n->watch.warning, &n->reported))
         report_message(n, oldest);
-    return n->stall > 0 ? p2p_expire(n->p2p, n->now, n->stall, n->watch.silent, err) : HVD_OK;
+    return p2p_expire(n->p2p, n->now, n->stall, n->watch.silent, err);
 }
 
 void silence_blame(const struct negotiation *n, hvd_error *why) {

@@ -11,6 +11,8 @@
 #include "negotiation/request.h"
 #include "shm/shmem.h"
 
+#include <stdatomic.h>
+
 /* The stepping thread calls it exactly once, with NULL or the error, unless the submission failed.
  * After this call the engine uses neither the tensor's memory nor `arg`. */
 typedef void tensor_complete(void *arg, const hvd_error *error);
@@ -44,7 +46,10 @@ struct tensor {
     const struct region *region; /* the region numbered request.region; NULL: none */
     double submitted;            /* time of the submission, by clock_now */
     bool queued;                 /* true: the tensor may wait behind another tensor with its name */
-    uint64_t turn, last_turn;    /* results of hvd_turn and hvd_last_turn */
+    /* true: all waits end immediately, and a send or receive without a match is withdrawn; see
+     * hvd_give_up. Any thread sets it. */
+    atomic_bool given_up;
+    uint64_t turn, last_turn; /* results of hvd_turn and hvd_last_turn */
     /* Only the stepping thread uses the following fields. */
     /* true: zeros for a rank that has joined; the table owns this tensor */
     bool zeros;

@@ -53,7 +53,7 @@ void hvd_watch(hvd_handle *h, void (*watcher)(void *arg), void *arg) {
 
 void hvd_give_up(hvd_handle *h) {
     mutex_lock(&h->mutex);
-    atomic_store(&h->given_up, true);
+    atomic_store(&h->tensor.given_up, true);
     mutex_notify(&h->mutex);
     mutex_unlock(&h->mutex);
 }
@@ -99,7 +99,8 @@ bool handle_finish(struct hvd_handle *h, double seconds, hvd_error *err) {
     if (!atomic_load(&h->done) && refuse_in_child(h, err)) return true;
     if (!atomic_load(&h->done) && seconds > 0) {
         mutex_lock(&h->mutex);
-        if (!atomic_load(&h->done) && !atomic_load(&h->given_up)) mutex_wait(&h->mutex, seconds);
+        if (!atomic_load(&h->done) && !atomic_load(&h->tensor.given_up))
+            mutex_wait(&h->mutex, seconds);
         mutex_unlock(&h->mutex);
     }
     bool done = atomic_load(&h->done);

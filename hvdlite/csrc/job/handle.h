@@ -19,8 +19,7 @@ struct hvd_handle {
     /* the process whose engine completes the tensor: a forked child has no engine */
     pid_t process;
     atomic_int holders;
-    atomic_bool done;     /* true: the tensor is done and `error` is final */
-    atomic_bool given_up; /* true: all waits end immediately, see hvd_give_up */
+    atomic_bool done; /* true: the tensor is done and `error` is final */
     hvd_error error;
     struct mutex mutex;         /* threads that wait for `done` sleep on it */
     void (*watcher)(void *arg); /* called when the tensor is done; may be NULL */

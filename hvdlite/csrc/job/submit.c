@@ -151,7 +151,7 @@ hvd_handle *hvd_start(const hvd_tensor *tensor, hvd_error *err) {
 
 static bool is_done(void *handle) {
     hvd_handle *h = handle;
-    return atomic_load(&h->done) || atomic_load(&h->given_up);
+    return atomic_load(&h->done) || atomic_load(&h->tensor.given_up);
 }
 
 static void drive(hvd_handle *h) {

@@ -163,24 +163,30 @@ class Group : public Backend {
         std::string name;
         Milliseconds limit;
         Clock::time_point until = after(limit);
+        std::vector<WorkPtr> works = {};
 
-        WorkPtr send(int to) {
-            return group.exchange(OpType::SEND, EVENT("send"), one(), name, limit,
-                                  [&](Start &start) { start.send(one(), to); });
+        // Gives up the sends and receives that no rank has matched in time.
+        ~Signals() {
+            for (const WorkPtr &work : works) work->abort();
         }
-        WorkPtr receive(int from) {
+        Work &send(int to) {
+            works.push_back(group.exchange(OpType::SEND, EVENT("send"), one(), name, limit,
+                                           [&](Start &start) { start.send(one(), to); }));
+            return *works.back();
+        }
+        Work &receive(int from) {
             at::Tensor t = one();
-            return group.exchange(OpType::RECV, EVENT("recv"), t, name, limit,
-                                  [&](Start &start) { start.receive(t, from); });
+            works.push_back(group.exchange(OpType::RECV, EVENT("recv"), t, name, limit,
+                                           [&](Start &start) { start.receive(t, from); }));
+            return *works.back();
         }
         void gather(bool all) {
-            std::vector<WorkPtr> received;
             std::string late, why;
             int number = 0;
-            for (int r = 1; r < group.size_; r++) received.push_back(receive(r));
+            for (int r = 1; r < group.size_; r++) receive(r);
             for (int r = 1; r < group.size_; r++) {
                 bool over = Clock::now() >= until;
-                if (comes(*received[r - 1], why)) continue;
+                if (comes(*works[r - 1], why)) continue;
                 TORCH_CHECK_WITH(DistBackendError, all || !over,
                                  "hvdlite: [Rank 0]: Rank 0 timed out in monitoredBarrier after ",
                                  limit.count(), " ms, before a signal came from rank ", r, why);
@@ -190,12 +196,12 @@ class Group : public Backend {
             TORCH_CHECK_WITH(DistBackendError, late.empty(), "hvdlite: [Rank 0]: Rank",
                              all ? "s " : " ", late, " failed to pass monitoredBarrier in ",
                              limit.count(), " ms", why);
-            for (int r = 1; r < group.size_; r++) send(r)->wait(left());
+            for (int r = 1; r < group.size_; r++) send(r).wait(left());
         }
         void report() {
-            auto sent = send(0), received = receive(0);
+            Work &sent = send(0), &received = receive(0);
             std::string why;
-            TORCH_CHECK_WITH(DistBackendError, comes(*sent, why) && comes(*received, why),
+            TORCH_CHECK_WITH(DistBackendError, comes(sent, why) && comes(received, why),
                              "hvdlite: [Rank ", group.rank_, "]: Rank ", group.rank_,
                              " successfully reached monitoredBarrier, but received errors while "
                              "waiting for send/recv from rank 0. Please check rank 0 logs for "

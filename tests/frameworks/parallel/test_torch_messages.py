@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import time
 
 import pytest
 import torch
@@ -106,4 +107,14 @@ def test_a_monitored_barrier_names_the_late_rank(groups):
     elif rank != late:
         with pytest.raises(RuntimeError, match="check rank 0 logs for faulty rank"):
             groups[0].monitored_barrier(short)
+    dist.barrier(group=groups[0])
+    with memory.Recorder(memory.files_of(os.getpid())[0]) as recorder:  # reports show what waits
+        until = time.monotonic() + 60
+        while any("monitored" in op["name"] for op in live.pending(recorder.snapshot())):
+            assert time.monotonic() < until, "a send or receive of the barrier still waits"
+            time.sleep(0.1)
+    dist.barrier(group=groups[0])
+    if rank == late:
+        with pytest.raises(RuntimeError, match="rank 0 no longer waits for it"):
+            groups[0].monitored_barrier(datetime.timedelta(minutes=1))
     dist.barrier(group=groups[0])
