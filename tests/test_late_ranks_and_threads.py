@@ -46,6 +46,20 @@ except hvd.HvdliteError as error: text = str(error)
 if hvd.rank() == 1: open(os.path.join(folder, "1"), "w").close()
 report(hvd.rank(), text=text)
 """
+# Rank 1 sends rank 0 a message of another size in place of the message with which it would join.
+WRONG_MESSAGE = """
+import numpy as np, hvdlite as hvd
+from hvdlite.core.collectives import start_all
+from hvdlite.core.group_opening import open_among
+from hvdlite.core.native import lib
+from jobs import report
+hvd.init()
+nine, text = np.zeros(9, np.int32), ""
+to_0 = lib.HVD_SEND, ["group.0.1.1"], [nine], [nine], [{"root": 0}]
+try: start_all(*to_0).finish() if hvd.rank() == 1 else open_among([0, 1, 2], 1)
+except hvd.HvdliteError as error: text = str(error)
+report(hvd.rank(), text=text)
+"""
 # One thread closes a group while another thread ends the job, over sockets, with varying delays.
 CLOSED_APART = """
 import threading
@@ -108,6 +122,15 @@ def test_a_group_with_a_rank_whose_call_timed_out_is_an_error_on_all_ranks(tmp_p
     job = assert_passed(mpirun(3, "-c", GIVEN_UP, str(tmp_path), env=env))
     texts = [job.results()[rank]["text"] for rank in range(3)]
     assert all("late" in text or "given up" in text for text in texts), job.output
+
+
+def test_a_group_that_the_first_rank_cannot_open_is_not_reported_as_late():
+    job = assert_passed(mpirun(3, "-c", WRONG_MESSAGE))
+    first, _, other = (job.results()[rank]["text"] for rank in range(3))
+    assert "shape" in first or "bytes" in first, job.output
+    assert other.startswith("rank 1 and the first rank can't exchange messages: see the first"), (
+        other
+    )
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():

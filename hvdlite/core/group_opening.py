@@ -6,7 +6,7 @@ import numpy as np
 
 from hvdlite.core import topology
 from hvdlite.core.collectives import run, start_all
-from hvdlite.core.native import RANK_LEFT, STALLED, HvdliteError, lib
+from hvdlite.core.native import RANK_LEFT, STALLED, TRANSPORT, HvdliteError, lib
 
 
 def open_among(ranks: List[int], number: int, name: str = "") -> int:
@@ -68,8 +68,8 @@ def _await_others(others: List[int], name: str, number: int) -> None:
     for step in range(2):
         failed = _first_failure(others, calls)
         if failed:
-            late = 1 + (step and failed[1].kind == STALLED)
-            lost[:2] = failed[0] + 1, 0 if failed[1].kind == RANK_LEFT else late
+            whys = {RANK_LEFT: 0, STALLED: 1 + step}
+            lost[:2] = failed[0] + 1, whys.get(failed[1].kind or "", 3)
         # _start does not wait until the others receive the message
         calls = [_start(lib.HVD_SEND, f"{name}.{each}.lost{step}", lost, each) for each in others]
         if failed:
@@ -96,6 +96,7 @@ _WHY = (
     ("has left the job", RANK_LEFT),
     ("is late", STALLED),
     ("has given up, because another rank was late", STALLED),
+    ("and the first rank can't exchange messages: see the first rank's error", TRANSPORT),
 )
 
 
