@@ -300,3 +300,15 @@ def test_a_report_of_one_rank_names_operations_in_progress():
     text = report.text("tensor 'a' has waited", [one])
     assert "under way: 'allreduce a' (4.0 kB, batch 2, moving)" in text
     assert "-1.0000   -0.9000   -0.8000         -  moves       2    4.0 kB  allreduce a" in text
+
+
+def test_a_reporter_whose_thread_ends_late_closes_its_pipe(monkeypatch):
+    monkeypatch.setattr(report, "PATIENCE", 0)  # do not wait for the thread
+    pipes = []
+    for _ in range(20):
+        reporter = report.Reporter("job", [])
+        pipes.append(os.readlink(f"/proc/self/fd/{reporter.bell}"))
+        reporter.close()
+        reporter._thread.join()
+    links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    assert not set(pipes) & {os.readlink(link) for link in links if os.path.lexists(link)}

@@ -194,6 +194,7 @@ class Reporter:
         self._reader, self.bell = os.pipe()
         os.set_blocking(self.bell, False)
         self._pid = os.getpid()
+        self._lock, self._one_has_ended = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name="hvdlite-report", daemon=True)
         self._thread.start()
 
@@ -203,7 +204,7 @@ class Reporter:
             if b"!" in signals:
                 write_for_host(self._job, self._neighbors)
             if b"." in signals or not signals:
-                return
+                return self._end()
 
     def finish(self) -> None:
         """Wait until the thread has written its reports; then the thread ends."""
@@ -214,6 +215,12 @@ class Reporter:
 
     def close(self) -> None:
         self.finish()
-        if not self._thread.is_alive():
+        self._end()
+
+    def _end(self) -> None:
+        """Close the pipe if both close() and the thread, which a report may delay, have ended."""
+        with self._lock:
+            both, self._one_has_ended = self._one_has_ended, True
+        if both or os.getpid() != self._pid:
             os.close(self.bell)
             os.close(self._reader)
