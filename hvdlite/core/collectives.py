@@ -14,6 +14,7 @@ from hvdlite.core import arguments
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import (
     BRIEFLY,
+    STALLED,
     HvdliteError,
     RankFailedError,
     c_text,
@@ -180,6 +181,7 @@ class Started:
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
         self._ended = True  # so that __del__ does nothing if a line below raises
+        self._names = names
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises for a wrong tensor before any tensor is sent
             for tensor, _alive in described:
@@ -225,7 +227,7 @@ class Started:
         for number, handle in self._work.handles.items():
             while not lib.hvd_finish(handle, BRIEFLY, error):
                 if time.monotonic() > getattr(_works.limit, "until", math.inf):
-                    raise HvdliteError("timed out: some rank has not made the call")
+                    raise _timed_out(self._names[number])
             if error.code != lib.HVD_OK:
                 errors[number] = exception_of(error)
         self._ended = True
@@ -244,6 +246,12 @@ class Started:
     def __del__(self) -> None:
         if not self._ended:
             abandon(self._work)
+
+
+def _timed_out(name: str) -> HvdliteError:
+    text = f"tensor '{name}' timed out: another rank has not made the same call in this time: "
+    text += "make the call on every rank of the group, or allow more time"
+    return HvdliteError(text, kind=STALLED, tensor=name)
 
 
 def result_of(handle, out: Optional[int], ranks: int, row_bytes: int) -> Tuple[Any, np.ndarray]:
@@ -265,6 +273,7 @@ class Repeated:
     """
 
     def __init__(self, kind, names, arrays: Sequence[Memory], members) -> None:
+        self._names = names
         self._alive = [describe_on(kind, *one) for one in zip(names, arrays, arrays, members)]
         self._tensors = [tensor for tensor, _alive in self._alive]
         for tensor in self._tensors:
@@ -276,6 +285,7 @@ class Repeated:
             setattr(tensor, "in", pointer(source))
             tensor.out = pointer(out)
         started = Started.__new__(Started)
+        started._names = self._names
         started._begin(self._tensors, owner)
         return started
 

@@ -240,7 +240,9 @@ def test_buckets_of_ddp_are_in_shared_memory(groups, staged, short):
         assert (ffi.string(lib.hvd_algorithm()) == b"direct allreduce") == (not staged)
         backend = short._get_backend(cpu)
         if dist.get_rank() == 0:
-            with pytest.raises(RuntimeError, match="timed out: some rank has not made the call"):
+            with pytest.raises(
+                RuntimeError, match="timed out: another rank has not made the same call"
+            ):
                 backend.allocate_tensor(100, dtype=torch.float64, device=cpu)
         else:
             owner_name("array")  # counts like rank 0's call: later names must be equal on all ranks
