@@ -98,7 +98,7 @@ static inline double reduced_sample(int dtype, int ranks, struct scaling how, si
     return dtype_is_float(dtype) ? result : trunc(result);
 }
 
-/* Returns a result's largest error: float32 and float64 averages use a rounded 1 / divisor. */
+/* Returns a result's largest allowed error: float32 and float64 averages round 1 / divisor. */
 static inline double sample_tolerance(int dtype, double expected) {
     if (dtype == HVD_FLOAT32) return fabs(expected) * 0x1p-22;
     return dtype == HVD_FLOAT64 ? fabs(expected) * 0x1p-51 : 0;

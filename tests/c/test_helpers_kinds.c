@@ -195,7 +195,7 @@ TEST(test_encoded_tensors_have_the_same_bits_with_any_number_of_threads) {
 
 /* ---- fused tensors ---- */
 
-/* Helpers share the packing and unpacking of fused broadcasts, not the broadcast of the pack. */
+/* Helpers share the packing and unpacking of fused broadcasts, not the packed data's broadcast. */
 ENGINES(broadcast_group, arg) {
     enum { TENSORS = 3 };
     struct work works[TENSORS];
