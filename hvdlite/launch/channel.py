@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # to import typing takes 2 ms
     from typing import Any
 
 HELLO, START, OUTPUT, EXIT, STOP, DATA, CLEAN, BYE, TROUBLE, LOOK, FLIGHT, LET_IN = range(12)
-# a frame LOST contains a lost host's name; a frame SIGN, the ranks that caused a failure
+# A frame LOST carries a lost host's name. A frame SIGN carries the ranks that caused a failure.
 LOST, SIGN = 12, 13
 PORT, GIVEN_UP, COMES = 14, 15, 16  # kinds of frames of elastic jobs, see core/agent_protocol.py
 _HEAD = struct.Struct(">BI")

@@ -47,7 +47,7 @@ class Signs:
     """
 
     def __init__(self, exit_timeout: float = 2.0) -> None:
-        # most seconds from an exception that ends a rank to the rank's end
+        # an exception that the script does not catch ends its rank within so many seconds
         self.patience = exit_timeout + SLACK
         # when a rank raised an uncaught exception or called sys.exit()
         self.raised: Dict[int, float] = {}
@@ -58,7 +58,7 @@ class Signs:
         self.waited_for: Dict[int, Tuple[float, int, int, List[int]]] = {}
 
     def add(self, rank: int, sign: bytes, after: float) -> None:
-        """Record a report: empty (the rank has raised), or why, how many and which ranks it blames.
+        """Record a report: empty (the rank has raised), or reason, number and list of blamed ranks.
 
         :raises BadFrame: the report has another form.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hvdlite.launch.encryption import Key
 
 PATIENCE = 10.0  # seconds for a connection to send its HELLO
-# so many connections may be open that have not sent a HELLO, plus one for each agent of the job
+# most open connections that have not sent a HELLO, in addition to one for each agent of the job
 MOST_STRANGERS = 256
 ROOM_PAUSE = 0.05  # seconds to wait if no file descriptor is left, nor a connection to drop
 

@@ -41,7 +41,7 @@ class Option(NamedTuple):
     help: str
     kind: type = bool  # bool: a flag; list: the option may be repeated, each time with a text
     metavar: Optional[str] = None  # by default N or TEXT
-    dest: Optional[str] = None  # attribute with the value; None: the option's first long name
+    dest: Optional[str] = None  # the parser's attribute; None: named as the first long name
     default: Any = None
     variable: Optional[str] = None  # the environment variable that gives every rank the value
     factor: int = 1  # the variable's value is the option's value times this

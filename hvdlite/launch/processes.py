@@ -16,7 +16,7 @@ from hvdlite.launch.output import Lines
 
 # The backend's lines are printed after these seconds, or never: a failure's report replaces them.
 HOLD_BACK = 0.5
-HEIRS = 1.0  # so long after the backend's end, processes that still hold its pipes are killed
+HEIRS = 1.0  # processes that hold an ended backend's pipes are killed after so many seconds
 # lines of Open MPI 5 about a harmless race of parent and child
 _NOISE = ("plm:ssh: Warning: setpgid",)
 

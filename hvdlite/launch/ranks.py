@@ -13,7 +13,7 @@ from hvdlite.launch.failure import Ending
 from hvdlite.launch.job import Job
 from hvdlite.machine.hosts import Host
 
-JUST = 20.0  # so many seconds after a failure, even a short silence explains it; chosen
+JUST = 20.0  # for so many seconds, a failure makes a host's short silence count as a loss; chosen
 
 
 class Role(NamedTuple):

@@ -15,7 +15,7 @@ LOOK = 0.2  # seconds between two readings of the growing log
 
 
 def run(job: Job, command: Command) -> int:
-    """Submit the batch job; return its exit code, or with ``--batch`` the submission's."""
+    """Submit the batch job; return the job's exit code, or with ``--batch`` the submission's."""
     code = _follow(command) if command.log and not job.batch else _wait(command)
     return code if code >= 0 else 128 - code
 

@@ -9,7 +9,7 @@ from hvdlite.launch.job import Command, Job
 
 
 class Backend(NamedTuple):
-    """A way to start processes; ``inside()`` tells whether this process is in a job of it."""
+    """How a backend starts a job; ``inside()``: True if hvdliterun runs in a job of the backend."""
 
     command: Callable[[Job], Command]
     takes_hosts: bool
