@@ -24,7 +24,7 @@ enum { PLANS = 256 };
 struct clique {
     atomic_int group; /* the clique's group in the core; < 0: none yet */
     int rank, size;
-    int color;                  /* color of the clique's split */
+    int color;                  /* color in the MPI_Comm_split that makes the clique */
     char name[CLIQUE_NAME + 1]; /* of all its tensors: "jax.0,1,2" */
     int steps;                  /* how many steps of the present all_to_all have been called */
     /* plans of the core, for collectives and messages that have run before; NULL: no plan */

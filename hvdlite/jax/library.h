@@ -14,10 +14,10 @@ int hvdlite_unused_function(void); /* fails; _build.py defines MPI's unused func
 
 /* cdef begin */
 enum { CLIQUE_NAME = 199 }; /* limit on the bytes of a clique's name, the name of its tensors */
-/* Gets the core's functions and this rank's position in the job from Python. */
+/* Python calls this first, to pass the core's functions, and the rank and size of the job. */
 void hvdlite_jax_begin(core_finder *find, int rank, int size);
-/* Announces the clique of the next split with this color and key. Only one clique can be announced
- * at a time. NULL: memory is short. */
+/* Makes the clique that XLA's next MPI_Comm_split with this color and key returns. Only one clique
+ * can wait for its split at a time. NULL: memory is short. */
 struct clique *hvdlite_jax_announce(const char *name, int size, int key, int color);
 /* Withdraws the announcement. False: XLA has not asked for the clique. */
 bool hvdlite_jax_withdraw(struct clique *c);
