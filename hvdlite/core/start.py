@@ -23,7 +23,7 @@ class _Start(ModuleState):
         # rank, size and rank 0's address, if the program or MXNet's scheduler has chosen them
         self.chosen: Optional[Place] = None
         self.is_decided = False  # True after decide(), which the first init() calls
-        # what decide() has chosen: rank, size and rank 0's address; None: MPI
+        # rank, size and rank 0's address, as decide() has found them; None: the job uses MPI
         self.place: Optional[Place] = None
 
 

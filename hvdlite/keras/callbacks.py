@@ -96,7 +96,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     :param initial_lr: the learning rate to multiply.
     :param multiplier: a function of the epoch; a number m means ``m ** (epoch - start_epoch)``.
-    :param start_epoch: the first epoch with this schedule; ``end_epoch``: the first without.
+    :param start_epoch: the first epoch of this schedule, which ends before ``end_epoch``.
     :param staircase: True: set the rate once per epoch. False: set the rate at each batch;
         ``multiplier`` gets the epoch plus the finished fraction of the epoch.
     :param momentum_correction: when the rate changes, scale the optimizer's momentum buffer by the

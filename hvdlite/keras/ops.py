@@ -50,7 +50,7 @@ def allreduce(
     :param value: a tensor, an array or a number, of the same shape and dtype on every rank.
     :param name: the same on every rank; by default the calling line of the script.
     :param average: True for Average, False for Sum; ``op`` has more choices.
-    :param prescale_factor: the factor before the reduction; ``postscale_factor``: the one after.
+    :param prescale_factor: a factor before the reduction; ``postscale_factor``: after it.
     :param compression: Compression.none or fp16, or a class with the same methods.
     :raises hvdlite.HvdliteError: ranks disagree, a rank has left, or the transport failed.
     """
@@ -95,7 +95,7 @@ def broadcast_variables(
     :param process_set: the ranks that take part.
     :raises hvdlite.HvdliteError: ranks disagree on a shape or dtype, or a rank has left.
     """
-    check_root(root_rank, process_set)  # raise before this rank sends or numbers anything
+    check_root(root_rank, process_set)  # first, so that a wrong root changes nothing
     owner = owner_name("variables", process_set)
     arrays = [ops.convert_to_numpy(variable) for variable in variables]
     with progress.of_broadcast(root_rank, [array.nbytes for array in arrays]):

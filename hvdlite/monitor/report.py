@@ -77,7 +77,7 @@ def poll(recorders: Sequence[Recorder]) -> List[Snapshot]:
     return [recorder.snapshot(recorder.stacks()) for recorder in recorders]
 
 
-# States in which a process handles the signal; if it waits for I/O, when the I/O ends.
+# A process in one of these states handles the signal, at the latest when its I/O has ended.
 _ANSWERING = "runs", "waits for I/O"
 
 

@@ -232,7 +232,7 @@ def _ranks(job: str, own: Sequence[rows.Row], width: int, room: Optional[int], n
 
 def _title(job: str, own: Sequence[rows.Row], hosts) -> str:
     size = own[0].one.head["size"] if own else 0
-    # only one host: with several hosts, a column of the table has their names
+    # the title names the host; if there are several hosts, a column of the table names them
     where = f" on {next(iter(hosts))}" if len(hosts) == 1 else ""
     carrier = f", transport {own[0].one.head['transport']}" if own else ""
     return f"job {job}: {len(own)} of {size} ranks{where}{carrier}"

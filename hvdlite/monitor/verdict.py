@@ -17,7 +17,7 @@ _ENOUGH = 3  # number of steps needed to call a rank slow; in fewer steps one de
 # _MANY, not measured.
 _SLOWER = 1.1
 SMALL_BYTES = 16_000  # a tensor of fewer bytes is small: negotiating it costs more than moving it
-_MANY = 32  # so many small tensors in a step, if most tensors are small, are reported
+_MANY = 32  # from this number on, a step's small tensors are reported, if most tensors are small
 _WIDTH = 80  # characters in a line of the text
 
 

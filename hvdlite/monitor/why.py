@@ -16,7 +16,7 @@ hvdlite why                      the only job on this host
 hvdlite why -H node1,node2 4711  the job of process 4711, with ranks on other hosts
 hvdlite why trace-*.json         a job that has ended, from the files of HVDLITE_TIMELINE
 """
-_ENOUGH = 10  # reads until there are so many readings, and so many steps of each rank
+_ENOUGH = 10  # read at least so many times, and until each rank has so many steps
 _EVERY = 0.2  # seconds between two readings
 _STANDS = 5.0  # if a rank waits so many seconds, the output says that the job stands still
 

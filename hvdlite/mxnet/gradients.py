@@ -270,7 +270,7 @@ class _Operation(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The operations that reduce a set of gradients; a new array of a gradient changes nothing."""
+    """The operations that reduce a set of gradients, whichever arrays the gradients now have."""
 
     dense: List[int]
     sparse: List[int]

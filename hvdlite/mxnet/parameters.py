@@ -48,7 +48,7 @@ def broadcast_parameters(
         _check(name, value)
     order = natural_order(names)
     if check_process_set(process_set).included():
-        check_root(root_rank, process_set)  # raise before this rank sends or numbers anything
+        check_root(root_rank, process_set)  # first, so that a wrong root changes nothing
     owner = owner_name("parameters", process_set) if prefix is None else prefix
     if not process_set.included():
         return

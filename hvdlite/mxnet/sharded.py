@@ -25,7 +25,7 @@ from hvdlite.mxnet.states import whole_states
 from hvdlite.mxnet.trainer import DistributedTrainer
 from hvdlite.mxnet.update import ByParts, ByRule, rates_of, rule_of
 
-_REDUCED = Max, (1.0, 1.0)  # op and scales that do not change gradients, equal on all ranks
+_REDUCED = Max, (1.0, 1.0)  # op and scales for equal gradients on all ranks: they change nothing
 
 _UNSUITED = {"Nadam": "counts calls of update(), and each rank makes only some of these calls"}
 

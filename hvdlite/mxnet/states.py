@@ -26,7 +26,7 @@ def broadcast_trainer_states(trainer, root_rank: int = 0) -> None:
     :raises hvdlite.HvdliteError: on every rank, if the ranks have different optimizers or numbers
         of parameters, or if the root's states can't be pickled.
     """
-    check_root(root_rank, global_process_set)  # raise before this rank sends or numbers anything
+    check_root(root_rank, global_process_set)  # first, so that a wrong root changes nothing
     name = owner_name("states")
     kind = type(undistribute(trainer.optimizer)).__name__
     around = " in a DistributedOptimizer" if _is_distributed(trainer) else ""

@@ -1,4 +1,4 @@
-"""Makes ``import mxnet`` work on new NumPy and Python, and corrects faults of the module.
+"""Makes ``import mxnet`` work on new NumPy and Python, and corrects faults of MXNet.
 
 It does not matter whether hvdlite or MXNet is imported first. This module never imports MXNet,
 because programs for NumPy arrays, and launchers, do not need MXNet.

@@ -122,7 +122,7 @@ class Changes:
         raise error
 
 
-_SAMPLE = 1024  # a digest reads so many values of a tensor, for speed; others may differ unseen
+_SAMPLE = 1024  # a digest reads the first values of a tensor; later differences go unnoticed
 
 
 def digest_of(state: Dict[str, Any], sample: int = _SAMPLE) -> int:

@@ -73,7 +73,7 @@ def differing(sums: np.ndarray, squares: np.ndarray, norms: np.ndarray, ranks: f
 
 
 def _facts(samples: Sequence[np.ndarray]):
-    """Return two sums over the values: with factors that differ by position, and of squares."""
+    """Return the sum of the values, weighted by position, and the sum of their squares."""
     flat = np.concatenate([np.ravel(sample) for sample in samples])
     if flat.dtype.kind in "iu":
         # with this norm, sums that differ by 1 differ by twice the tolerance

@@ -85,7 +85,7 @@ class StepCheck:
 
 
 def are_equal(total: float, squares: float, ranks: float) -> bool:
-    """Return True if all ranks gave one whole number, to judge by the sum and sum of squares."""
+    """Return True if ``ranks`` whole numbers with this total and sum of squares are all equal."""
     # in whole numbers, because averages of floats are inexact: 49 * (1 / 49) is less than 1
     return int(total) ** 2 == int(ranks) * int(squares)
 
