@@ -184,7 +184,7 @@ static int run(struct clique *c, const hvd_tensor *t) {
 /* ---- collectives ---- */
 /* Returns the bytes of `count` elements that a clique is to move; < 0: failure. */
 static int64_t bytes_of(const struct clique *c, int count, const struct type *type) {
-    if (c->group < 0 && c->size > 1)
+    if (c->group < 0 && c->size != 1)
         return -refuse("hvdlite.jax: a program has a collective among processes that were "
                        "not announced (%s): the program was compiled or loaded before "
                        "hvd.init(), or in a way that this version of hvdlite does not know",

@@ -196,6 +196,14 @@ TEST(test_a_communicator_that_was_not_announced_is_an_error) {
     free(late);
 }
 
+TEST(test_a_collective_of_xla_without_hvd_init_is_an_error) {
+    float in[2] = {1, 2}, out[2];
+    struct clique *c = NULL;
+    hvdlite_jax_begin(find, 0, 0); /* as before hvd.init(): the world has no size */
+    CHECK_INT(MPIABI_Comm_split(&jax.world, 7, 1, &c), 0);
+    CHECK_HAS(said(sum(in, out, c)), "compiled or loaded before hvd.init()");
+}
+
 TEST(test_a_communicator_of_xla_without_an_open_group_refuses_each_call) {
     float in[2] = {1, 2}, out[2];
     struct clique *c = announced();
