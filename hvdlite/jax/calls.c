@@ -75,8 +75,8 @@ static void *complete_future(void *call) {
 /* clang-format off */
 #define ATTRIBUTES(ROW) \
     ROW(carriers, int32_t, S32, count) ROW(group, int32_t, S32, 1) ROW(kind, int32_t, S32, 1) \
-    ROW(name, XLA_FFI_ByteSpan, INVALID, 0) ROW(op, int32_t, S32, 1) \
-    ROW(parts, int32_t, S32, count) ROW(root, int32_t, S32, 1) ROW(scales, double, F64, 2)
+    ROW(name, XLA_FFI_ByteSpan, INVALID, 0) ROW(op, int32_t, S32, 1) ROW(root, int32_t, S32, 1) \
+    ROW(scales, double, F64, 2)
 #define MEMBER(name, type, ...) const type *name;
 struct attributes { ATTRIBUTES(MEMBER) };
 #define TEXT(name, type, ...) #type " " #name "; "
@@ -108,15 +108,15 @@ static bool read_attributes(struct attributes *to, const XLA_FFI_Attrs *attrs, i
 static hvd_handle *plan_tensor(const XLA_FFI_CallFrame *frame, const struct attributes *a,
                                int64_t i, hvd_error *err) {
     const XLA_FFI_Buffer *in = frame->args.args[i], *out = frame->rets.rets[i];
-    const int32_t parts = a->parts[i];
+    const bool is_complex = in->dtype == XLA_FFI_DataType_C64 || in->dtype == XLA_FFI_DataType_C128;
     char full[HVD_MAX_NAME + 1]; /* hvd_plan refuses a name that fills it */
     snprintf(full, sizeof full, "%.*s[%d]", (int)a->name->len, a->name->ptr, (int)i);
     int64_t dims[HVD_MAX_DIMS + 1] = {0}; /* hvd_plan refuses more dimensions */
     for (int64_t d = 0; d <= in->rank && d < HVD_MAX_DIMS; d++)
-        dims[d] = d < in->rank ? in->dims[d] : parts;
+        dims[d] = d < in->rank ? in->dims[d] : 2;
     hvd_tensor t = {.name = full, .dims = dims};
     t.kind = *a->kind, t.op = *a->op, t.root = *a->root, t.group = *a->group;
-    t.dtype = a->carriers[i], t.ndim = (int)in->rank + (parts > 1);
+    t.dtype = a->carriers[i], t.ndim = (int)in->rank + is_complex;
     t.prescale = a->scales[0], t.postscale = a->scales[1];
     t.out_rows = out->rank ? out->dims[0] : 1, t.grouped = (int)frame->rets.size;
     t.queued = t.waited = 1;

@@ -57,20 +57,18 @@ class Collective(NamedTuple):
         return (rows // size, *shape[1:]) if self.kind == lib.HVD_REDUCESCATTER else shape
 
 
-def carried(dtype: Any, collective: Collective) -> Tuple[np.dtype, int]:
-    """Return the dtype that hvdlite moves, and how many of its values form one ``dtype`` value.
-
-    A complex number is two floats.
+def carried(dtype: Any, collective: Collective) -> np.dtype:
+    """Return the dtype that the core moves: a complex number is two floats.
 
     :raises ValueError: the op is not defined for complex numbers.
     """
     dtype = np.dtype(dtype)
     if dtype.kind != "c":
-        return dtype, 1
+        return dtype
     reduces = collective.kind in (lib.HVD_ALLREDUCE, lib.HVD_REDUCESCATTER)
     if reduces and collective.op not in (Sum, Average):
         raise ValueError(f"tensor '{collective.name}': for {dtype} expected op Sum or Average")
-    return np.dtype(f"f{dtype.itemsize // 2}"), 2
+    return np.dtype(f"f{dtype.itemsize // 2}")
 
 
 def build() -> Path:
@@ -104,11 +102,9 @@ def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
     _register()
-    carriers = [carried(array.dtype, c) for array in arrays]
     numbers = {
         "group": [group_of(c.process_set)], "kind": [c.kind], "op": [c.op], "root": [c.root],
-        "carriers": [code_of(dtype) for dtype, _ in carriers],
-        "parts": [parts for _, parts in carriers],
+        "carriers": [code_of(carried(array.dtype, c)) for array in arrays],
     }  # fmt: skip
     attributes = {name: np.array(values, "int32") for name, values in numbers.items()}
     results = [jax.ShapeDtypeStruct(c.shape_of(array.shape), array.dtype) for array in arrays]

@@ -129,8 +129,8 @@ def _local_part(collective: Collective, leaf: Any) -> np.ndarray:
 
 def _carrier(collective: Collective, array: np.ndarray) -> np.ndarray:
     """Return the array as the core sees it: a complex number is a row of two floats."""
-    dtype, parts = carried(array.dtype, collective)
-    return dense((array[..., None] if parts > 1 else array).view(dtype))
+    dtype = carried(array.dtype, collective)
+    return dense((array if dtype == array.dtype else array[..., None]).view(dtype))
 
 
 def _run_outside(c: Collective, *arrays: np.ndarray) -> List[Any]:

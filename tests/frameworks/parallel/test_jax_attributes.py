@@ -14,7 +14,7 @@ OTHERS = {  # attributes of another version of hvdlite
     "missing": lambda a: {k: v for k, v in a.items() if k != "scales"},
     "renamed": lambda a: {"roots" if k == "root" else k: v for k, v in a.items()},
     "dtype": lambda a: {**a, "op": a["op"].astype("int64")},
-    "size": lambda a: {**a, "parts": np.ones(2, "int32")},
+    "size": lambda a: {**a, "carriers": np.ones(2, "int32")},
     "array": lambda a: {**a, "kind": 1},
     "string": lambda a: {**a, "name": np.ones(1, "int32")},
 }
