@@ -14,7 +14,6 @@ from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
 
-_LIMITS = "HVDLITE_STALL_SHUTDOWN_TIME_SECONDS", "HVDLITE_DATA_TIMEOUT_SECONDS"
 _PATIENCE = "60"  # seconds; JAX ends all processes if one has been silent for 100
 _TESTED = "JAX 0.7.2 to 0.12.0"
 _kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
@@ -43,7 +42,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
         )
     choose(must=True)
-    for limit in _LIMITS:
+    for limit in ("HVDLITE_STALL_SHUTDOWN_TIME_SECONDS", "HVDLITE_DATA_TIMEOUT_SECONDS"):
         of_horovod = os.environ.get(limit.replace("HVDLITE", "HOROVOD"))
         if not os.environ.get(limit):
             os.environ[limit] = of_horovod or _PATIENCE
