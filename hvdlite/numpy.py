@@ -231,8 +231,8 @@ def join(process_set: ProcessSet = global_process_set) -> int:
     """Tell the other ranks that this rank has no more data; return the last rank that joined.
 
     Join at the end of an epoch if ranks have different numbers of batches. The call waits until all
-    ranks have joined. Meanwhile this rank contributes zeros to the other ranks' allreduces with op
-    Sum, Average (over the ranks that still have data) or Adasum; their other collectives raise::
+    ranks have joined. Meanwhile this rank contributes zeros to the other ranks' sums; an Average is
+    over the ranks that still have data. Collectives that zeros would change, such as Min, raise::
 
         for batch in batches:
             ...

@@ -3,12 +3,12 @@
  * hosts. */
 #include "coll_case.h"
 
-/* The number of rows is odd and no multiple of 3: run_kind takes the next row and the next of 2 or
- * 3 shapes of tensors at the same time, so every row runs with every shape. */
+/* run_kind repeats its shapes of tensors with a period of 6, and these rows with a period that is 1
+ * more than a multiple of 6, so every scaling runs with every shape. */
 static const struct scaling SCALINGS[] = {
     OPS(UNSCALED){HVD_SUM, 0.5, 1}, {HVD_AVERAGE, 0.5, 4}, {HVD_MAX, 2, -0.5}, {HVD_MIN, 2, -0.5},
     {HVD_PRODUCT, 2, 0.25},         {HVD_SUM, 2, 0.25},    {HVD_AVERAGE, 1, 2}};
-enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS };
+enum { NSCALINGS = sizeof SCALINGS / sizeof *SCALINGS, CYCLE = (NSCALINGS + 4) / 6 * 6 + 1 };
 
 static bool reduces(hvd_kind kind) { return kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER; }
 static bool has_units(hvd_kind kind) { return kind == HVD_ALLGATHER || kind == HVD_ALLTOALL; }
@@ -45,8 +45,9 @@ static void run_shapes(struct coll_rank *self, struct coll_case c) {
 static void run_kind(struct coll_rank *self, hvd_kind kind, int dtype, size_t n, int turn) {
     struct coll_case c = {.kind = kind, .dtype = dtype, .n = n, .how = {HVD_SUM, 1, 1}};
     if (has_units(kind)) return run_shapes(self, c);
-    if (reduces(kind)) c.how = SCALINGS[turn % NSCALINGS];
-    if (c.how.op == HVD_ADASUM) c.how.op = HVD_SUM; /* test_coll_adasum.c has Adasum */
+    if (reduces(kind)) c.how = SCALINGS[turn % CYCLE % NSCALINGS];
+    /* test_coll_adasum.c has Adasum */
+    if (c.how.op == HVD_ADASUM || !op_takes(c.how.op, dtype)) c.how.op = HVD_SUM;
     if (dtype == HVD_BOOL) c.how.prescale = c.how.postscale = 1;
     if (dtype == HVD_BOOL && c.how.op == HVD_AVERAGE) c.how.op = HVD_SUM;
     if (kind == HVD_REDUCESCATTER) c.rows = n, c.n = turn % 3 ? 1 : (size_t)turn % 2 * 5;

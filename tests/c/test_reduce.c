@@ -29,7 +29,9 @@ static bool allowed(int dtype, struct scaling how) {
     if (dtype == HVD_UINT64 && how.prescale < 0) return false;
     if (dtype == HVD_BOOL && (how.op == HVD_AVERAGE || how.prescale != 1 || how.postscale != 1))
         return false;
-    return op_takes(how.op, dtype);
+    bool takes = op_takes(how.op, dtype);
+    REQUIRE(takes == (reduce_kernels((hvd_dtype)dtype, (hvd_op)how.op)->combine != NULL));
+    return takes;
 }
 
 /* Combines the samples of all ranks with the kernels, as a collective algorithm does; widens scaled

@@ -66,8 +66,8 @@ REFUSED = [
     ("Min, hvdlite.Max, hvdlite.Prod", "allreduce", TWO, {"op": -1}),
     (f"expected .*0 to {SIZE - 1}", "broadcast", TWO, {"root_rank": -1}),
     *((r"x(\[0\])?' is 0-d", verb, np.float32(1), {}) for verb in ("reducescatter", "alltoall")),
-    ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, "int32"), {"op": hvd.Adasum}),
-    ("floating-point dtype for op=Adasum", "allreduce", np.ones(2, bool), {"op": hvd.Adasum}),
+    ("dtype that op=Adasum takes, .*float32", "allreduce", np.ones(2, "int32"), {"op": hvd.Adasum}),
+    ("dtype that op=Adasum takes, .*float32", "allreduce", np.ones(2, bool), {"op": hvd.Adasum}),
     ("op=Adasum is only for an allreduce", "reducescatter", TWO, {"op": hvd.Adasum}),
     (rf"are of shape \({SIZE + 1},\): ex", "alltoall", ROWS, {"splits": [0] * (SIZE + 1)}),
     (

@@ -134,22 +134,22 @@ DTYPES(KERNELS_OF)
      .narrow = narrow_##DTYPE,                                                                     \
      .pair = PAIR}
 
-/* The rows of a dtype. SUMS and REST: the reduce_partial of sums and of all other results. */
-#define ROWS(DTYPE, T, W, PAIR, SUMS, REST)                                                        \
-    static const struct reduce_kernels rows_##DTYPE[] = {                                          \
+/* The rows of a dtype. SUMS and REST: the reduce_partial of sums and of all other results. The last
+ * argument has the rows that other classes lack, because OPS says that they refuse the op. */
+#define ROWS(DTYPE, T, W, PAIR, SUMS, REST, ...)                                                   \
+    static const struct reduce_kernels rows_##DTYPE[HVD_OPS] = {                                   \
         [HVD_SUM] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                             \
         [HVD_AVERAGE] = ROW(DTYPE, sum, T, W, PAIR, SUMS),                                         \
         [HVD_MIN] = ROW(DTYPE, min, T, W, NULL, REST),                                             \
         [HVD_MAX] = ROW(DTYPE, max, T, W, NULL, REST),                                             \
         [HVD_PRODUCT] = ROW(DTYPE, product, T, W, NULL, REST),                                     \
-        [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, SUMS)};                                         \
-    _Static_assert(sizeof rows_##DTYPE / sizeof *rows_##DTYPE == HVD_OPS, "each op needs a "       \
-                                                                          "kernel");
+        __VA_ARGS__};
 
-#define INTEGER_ROWS(DTYPE, T, W, U) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS)
+#define INTEGER_ROWS(DTYPE, T, W, U) ROWS(DTYPE, T, W, NULL, REDUCE_WRAPS, REDUCE_WRAPS, )
 #define TRUTH_ROWS INTEGER_ROWS
 #define FLOAT_ROWS(DTYPE, T, W, WIDE_OF, NARROW_OF)                                                \
-    ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS, REDUCE_WIDE_ONLY)
+    ROWS(DTYPE, T, W, pair_##DTYPE, REDUCE_ROUNDS,                                                 \
+         REDUCE_WIDE_ONLY, [HVD_ADASUM] = ROW(DTYPE, sum, T, W, NULL, REDUCE_ROUNDS))
 
 #define ROWS_OF_CLASS(DTYPE, NAME, TORCH, MXNET, MPI, CLASS, ...) CLASS##_ROWS(DTYPE, __VA_ARGS__)
 DTYPES(ROWS_OF_CLASS)

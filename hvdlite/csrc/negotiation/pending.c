@@ -254,6 +254,11 @@ void pending_explain_last(const struct pending *p, int rank, const struct pendin
     error_blame(err, missing);
 }
 
+/* The names of the ops whose column `zeros` is true. */
+#define IF_true(NAME) NAME ", "
+#define IF_false(NAME)
+#define IF_ZEROS(OP, NAME, CLASSES, ZEROS) IF_##ZEROS(NAME)
+
 void pending_explain_joined(const struct pending *p, hvd_error *err) {
     char joined[200], call[64] = "the first call";
     if (p->request.delegated != HVD_ASKS)
@@ -262,7 +267,7 @@ void pending_explain_joined(const struct pending *p, hvd_error *err) {
     ranks_text(p->submitted, false, p->size, p->job_ranks, joined, sizeof joined);
     error_set(err, HVD_MISMATCH,
               "tensor '%s': %s already joined (no more data). A rank that has joined takes part "
-              "only in allreduces with op Sum, Average or Adasum%s, but this is %s%s",
+              "only in allreduces%s with one of the ops " OPS(IF_ZEROS) "but this is %s%s",
               p->request.name, joined,
               p->request.delegated ? " of tensors in the host's memory" : "", call,
               p->request.delegated ? " of a GPU's tensor. Set HVDLITE_GPU=host on every rank"

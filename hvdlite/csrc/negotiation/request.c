@@ -49,15 +49,12 @@ static int check_op(const struct request *r, hvd_error *err) {
         return error_set(err, HVD_UNSUPPORTED,
                          "tensor '%s': op=Adasum is only for an allreduce, not for %s", r->name,
                          kind_name(r->kind));
-    if (!op_takes(r->op, r->dtype)) {
-        bool is_float = dtype_is_float(r->dtype);
+    if (!op_takes(r->op, r->dtype))
         return error_set(err, HVD_UNSUPPORTED,
-                         "tensor '%s' is %s: expected %s dtype for op=%s; use another op or cast "
-                         "it to %s",
-                         r->name, dtype_name(r->dtype),
-                         is_float ? "an integer" : "a floating-point", op_name(r->op),
-                         is_float ? "int32" : "float32");
-    }
+                         "tensor '%s' is %s: expected a dtype that op=%s takes, for example %s; "
+                         "use another op or cast the tensor",
+                         r->name, dtype_name(r->dtype), op_name(r->op),
+                         op_takes(r->op, HVD_FLOAT32) ? "float32" : "int32");
     if (!isfinite(r->prescale) || !isfinite(r->postscale))
         return error_set(err, HVD_INVALID,
                          "tensor '%s': prescale_factor %g and postscale_factor %g must be finite",
