@@ -1,7 +1,7 @@
 """The state that modules keep between calls. One object, ``process``, owns all of this state.
 
 A module with state makes one object of a subclass of :class:`ModuleState`. No other list, dict or
-class attribute keeps state; tests/unit/test_modules.py lists the exceptions and reasons.
+class attribute keeps state (tests/unit/test_modules.py).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import numpy as np
 
 from hvdlite._hvdlite_jax import ffi  # type: ignore[import-not-found]
 from hvdlite.core.collectives import code_of
+from hvdlite.core.module_state import ModuleState
 from hvdlite.core.native import lib
 from hvdlite.core.process_set import ProcessSet, group_of
 from hvdlite.core.reduce_ops import Average, Sum
@@ -86,7 +87,6 @@ def build() -> Path:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=None)
 def _register() -> None:
     """Register the C part with XLA."""
     library = ctypes.CDLL(str(build()))
@@ -95,13 +95,21 @@ def _register() -> None:
     numbering.install()
 
 
+class _Registered(ModuleState):
+    def begin(self) -> None:
+        self.once = functools.lru_cache(maxsize=None)(_register)
+
+
+_registered = _Registered()
+
+
 def run(c: Collective, *arrays, after: Sequence[Any] = ()) -> List[Any]:
     """Add a collective to a program; return its results, arrays of the same dtypes.
 
     :param after: arrays that XLA must compute before the collective begins.
     :raises ValueError: the core lacks a dtype, or rows do not divide evenly.
     """
-    _register()
+    _registered.once()
     numbers = {
         "group": [group_of(c.process_set)], "kind": [c.kind], "op": [c.op], "root": [c.root],
         "carriers": [code_of(carried(array.dtype, c)) for array in arrays],

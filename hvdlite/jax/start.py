@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from typing import Any, List
+from typing import Any, Optional
 
 import jax
 
@@ -10,13 +10,21 @@ import hvdlite
 from hvdlite import at_exit
 from hvdlite.core import places
 from hvdlite.core.addresses import addresses_of_ranks, joined
+from hvdlite.core.module_state import ModuleState
 from hvdlite.jax import small_floats
 from hvdlite.jax.cliques import Cliques
 from hvdlite.jax.library import choose
 
 _PATIENCE = "60"  # seconds; JAX ends all processes if one has been silent for 100
 _TESTED = "JAX 0.7.2 to 0.12.0"
-_kept: List[Cliques] = []  # at most one, which JAX uses until the process ends
+
+
+class _Joined(ModuleState):
+    def begin(self) -> None:
+        self.cliques: Optional[Cliques] = None  # JAX uses them until the process ends
+
+
+_joined = _Joined()
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -35,9 +43,9 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     :raises RuntimeError: JAX has computed already, has joined another job, or has a version that
         hvdlite does not know.
     """
-    if _kept:
+    if _joined.cliques:
         if hvdlite.is_initialized():
-            return _kept[0].enter_thread()
+            return _joined.cliques.enter_thread()
         raise RuntimeError(
             "hvdlite.jax: JAX can join one job in a process: start new processes for the next one"
         )
@@ -59,7 +67,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             f"hvdlite.jax does not support JAX {jax.__version__}: it was tested with {_TESTED}"
         ) from error
     cliques.enter_thread()
-    _kept.append(cliques)
+    _joined.cliques = cliques
     at_exit.at_end(wait=_finish, before=_finish, after=lambda: None)
 
 

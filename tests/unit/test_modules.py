@@ -9,12 +9,6 @@ from test_architecture import MODULES, PACKAGE, circle, parsed, text_of, wrong_i
 
 from hvdlite.core import launchers
 
-# Mutable state that modules may keep outside of a ModuleState, and why.
-KEPT = {
-    "core/module_state.py": ["process"],  # holds all ModuleStates
-    "jax/start.py": ["_kept"],  # JAX uses the library until the process ends
-    "jax/calls.py": ["_register"],  # JAX keeps registered functions until the process ends
-}
 CONTAINERS = "set dict list deque Counter defaultdict count cycle local ExitStack WeakSet"
 CONTAINERS = {*CONTAINERS.split(), "WeakKeyDictionary", "WeakValueDictionary", "Process"}
 CHANGES = "append appendleft extend insert add update setdefault pop popleft popitem remove discard"
@@ -91,7 +85,7 @@ def test_modules_keep_mutable_state_only_in_a_module_state():
         states = re.findall(rf"^(\w+) = (?:{classes})\(\)$", code, re.M)
         return [name for name in kept_by(code) if name not in states]
 
-    assert wrong_in(MODULES, kept) == {f"hvdlite/{file}": names for file, names in KEPT.items()}
+    assert wrong_in(MODULES, kept) == {"hvdlite/core/module_state.py": ["process"]}
 
 
 @pytest.mark.parametrize(
