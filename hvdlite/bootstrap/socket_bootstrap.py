@@ -18,8 +18,9 @@ from hvdlite.exit import forks, orphan
 from hvdlite.machine.processes import stat_of
 
 # A process that ends without calling init() tries to tell the ranks that wait in init(). All ranks
-# started together, so the process tries for as long as it has run, within these limits in seconds:
-ENDED_SECONDS = (1.0, 10.0)
+# started together, but a busy host may start rank 0 last. So the process tries for twice as long as
+# it has run, within these limits in seconds:
+ENDED_SECONDS = (2.0, 10.0)
 # Ranks that are started together call init() within this time. If no launcher ends the other ranks,
 # a failed rank stays for this time to tell its failure to ranks that connect.
 START_SECONDS = 60.0
@@ -97,7 +98,7 @@ class SocketBootstrap(Bootstrap):
         shortest, longest = ENDED_SECONDS
         began = int(stat_of("/proc/self/stat")[19]) / os.sysconf("SC_CLK_TCK")
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
-        self._tell(min(max(shortest, age), longest))
+        self._tell(min(max(shortest, 2 * age), longest))
 
     def end_all(self, code: int, patience: float) -> None:
         # If this process has joined, the other ranks see its connections end. Torchrun ends the
