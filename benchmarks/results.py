@@ -53,7 +53,7 @@ class Results:
         return [their_rows[n]["p50"] / our_rows[n]["p50"] for n in sorted(both)]
 
     def lone(self, contestant, ranks: int, case: str, lone_case: str) -> Optional[float]:
-        """Return the time of processes without communication, for :meth:`speed_kept`."""
+        """Return the time of a step without communication, for :meth:`speed_kept`."""
         by_turns = self.value(contestant, ranks, case, "alone")
         return by_turns or self.value(plan.ALONE, ranks, lone_case)
 

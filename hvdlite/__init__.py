@@ -75,7 +75,7 @@ def _end() -> None:
     """At exit: tell ranks that wait in init() that this rank has ended, and finalize MPI."""
     could_join = {"mpi4py.MPI", "hvdlite.core.native"}.intersection(sys.modules)
     if could_join and "hvdlite.at_exit" not in sys.modules:
-        with contextlib.suppress(ImportError):  # no C library for this MPI: no rank has joined
+        with contextlib.suppress(ImportError):  # no C library for this MPI, so no job to leave
             importlib.import_module("hvdlite.at_exit").at_exit()
     if "hvdlite.bootstrap.mpi.bootstrap" in sys.modules:
         sys.modules["hvdlite.bootstrap.mpi.bootstrap"].end()

@@ -81,7 +81,7 @@ def test_mpi_yields_if_ranks_outnumber_cores(users):
     assert job.lines("YIELDS ") == 2 * ["by the user 0" if users else "None None"]
 
 
-# Rank 1 waits until rank 0's child init_wait.py, which first waits some seconds, has warned.
+# Rank 1 waits for the warning of init_wait.py, a child of rank 0. The warning takes some seconds.
 LATE = """
 import os, time
 from pathlib import Path

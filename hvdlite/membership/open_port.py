@@ -96,7 +96,7 @@ class OpenPort(Acceptor):
         """Accept a peer. If it has connected before, close the earlier connection."""
         peer = (hello.purpose, hello.rank)
         if hello.purpose not in (READY, NEW, LIFE) or hello[2:] != self._own[2:]:
-            raise Stranger("the peer takes part in no rerendezvous of this job")
+            raise Stranger("the peer does not belong to this job, or is not in a rerendezvous")
         if peer in self.peers:
             self._ended(peer)
         del self._pending[pending.connection]

@@ -87,7 +87,7 @@ class Gradients(GradientReducer, Loads):
     its own arrays.
 
     :param owner: the name that ``names.owner_name`` gave to the trainer or optimizer.
-    :param passes: how many backward passes make a step, on which ranks must agree.
+    :param passes: the number of backward passes of a step, the same on all ranks.
     """
 
     def __init__(self, owner: str, reduction: Reduction, passes: int = 1) -> None:

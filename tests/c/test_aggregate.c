@@ -129,7 +129,7 @@ JOB_TEST(test_a_late_rank_delays_the_other_ranks_requests_only_a_moment) {
     for (int r = 0; r < job->size; r++)
         if (r != 3) say(job, r, WIRE_HIT, 0);
     step(job);
-    CHECK_INT(missing(job, 0, 1), 3); /* of rank 3's host, whose leader waits for rank 3 */
+    CHECK_INT(missing(job, 0, 1), 3); /* all ranks of rank 3's host, because its leader waits */
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) < AGGREGATE_SECONDS);
     steps(job, AGGREGATE_SECONDS);
     CHECK(aggregate_sleep(&job->aggregates[2], job->now, 1) == 1);

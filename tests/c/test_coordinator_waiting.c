@@ -139,7 +139,7 @@ SCENE(test_a_tensor_that_stalls_beyond_the_limit_fails, config_of(2)) {
 }
 
 /* If the rank stays silent, the whole job fails; the tensor alone must not fail before. */
-TEST(test_a_tensor_that_waits_for_a_silent_rank_does_not_stall) {
+TEST(test_no_stall_is_reported_while_a_tensor_waits_for_a_silent_rank) {
     CHECK_STORY(config_of(3), "0+a 2+a 0+b 1+b s=1 t=1000 -> Fb; t=2000 ->");
 }
 

@@ -40,8 +40,8 @@ static bool shares(const struct coll_algorithm *row) {
     return row->run != coll_tree && row->run != coll_chain;
 }
 
-/* Helpers must take part if a tensor on one host, or a segment in a message, has LEAST bytes; but
- * not in the broadcast of a lone rank, which copies nothing. */
+/* Helpers must take part if a tensor on one host, or a segment of a message, has at least LEAST
+ * bytes. The broadcast of a job with one rank copies nothing, so it needs no helpers. */
 static void check_calls(const struct comm *comm, const struct coll_algorithm *row, size_t bytes,
                         unsigned calls) {
     bool direct = row->run == coll_direct_allreduce, alone = comm->size == 1;

@@ -159,7 +159,7 @@ TEST(test_a_send_or_receive_that_is_given_up_fails_unless_it_is_matched) {
     job_end(&j);
 }
 
-TEST(test_if_a_wildcard_receive_has_expired_a_late_send_matches_the_next_one) {
+TEST(test_after_a_wildcard_receive_expires_a_late_send_matches_the_next_receive) {
     struct job j;
     OWN(note_free) struct note first, next, sent;
     job_begin(&j, false);

@@ -76,7 +76,7 @@ def test_a_collective_under_autograd_pause_has_no_gradient(rank, size):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float16", "float64"])
-def test_collectives_of_dtypes_without_gradients_may_be_recorded(dtype, rank, size):
+def test_autograd_records_collectives_of_dtypes_that_have_no_gradient(dtype, rank, size):
     """Scripts may reduce counts and metrics, which need no gradient, while recording."""
     x = mx.np.ones((3,), dtype=dtype)
     with autograd.record():

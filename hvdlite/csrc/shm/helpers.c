@@ -201,8 +201,8 @@ static void copy_part(const void *arg, int part, int parts) {
 }
 
 /* Returns the seconds of a copy. A copy with helpers wakes the helpers, even if they were late for
- * earlier copies. After the copy, helpers stop spinning as soon as `open` is false, so they may not
- * sleep yet when a copy without helpers begins. */
+ * earlier copies. Helpers spin until `open` is false, so some may still spin when the next copy,
+ * without helpers, begins. */
 static double time_copy(struct helpers *h, const struct copy *c, bool helped) {
     h->in_vain = h->uncalled = 0;
     double begin = clock_now();

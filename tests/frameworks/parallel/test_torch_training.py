@@ -225,7 +225,7 @@ def test_gradients_are_averaged_after_each_call_of_the_closure(as_number, rank, 
     assert same_everywhere(*model.parameters())
 
 
-def test_a_step_compiled_by_pytorch_trains_as_one_process(rank, report_parity):
+def test_a_step_in_torch_compile_trains_as_one_process_trains(rank, report_parity):
     model, alone = multilayer(), multilayer()
     optimizer = distributed(model)
 
