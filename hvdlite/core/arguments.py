@@ -100,3 +100,15 @@ def _plain(member: str, value: Any) -> Any:
         return value
     what, expected = _MEMBERS[member]
     return factor(value, what) if expected is _FACTOR else whole(value, what, expected)
+
+
+def refuse_mask(array) -> None:
+    """Raise ValueError for a masked array, also in a list, because its mask would be ignored."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(
+            "the array is masked, and its mask would be lost: pass array.filled(0), or send "
+            "array.data and the mask, np.ma.getmaskarray(array), in two calls"
+        )
+    if isinstance(array, (list, tuple)):
+        for each in array:
+            refuse_mask(each)

@@ -110,25 +110,13 @@ def reduction(op: int, scales: Sequence[float], process_set: ProcessSet) -> dict
     return {"op": arguments.op_of(None, op), **scaled, "group": group_of(process_set)}
 
 
-def refuse_mask(array) -> None:
-    """Raise ValueError for a masked array, also in a list, because its mask would be ignored."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise ValueError(
-            "the array is masked, and its mask would be lost: pass array.filled(0), or send "
-            "array.data and the mask, np.ma.getmaskarray(array), in two calls"
-        )
-    if isinstance(array, (list, tuple)):
-        for each in array:
-            refuse_mask(each)
-
-
 def dense(array) -> np.ndarray:
     """Return the array with its elements in C order: itself, or a copy.
 
     :raises ValueError: the C library lacks the dtype, or the array is masked.
     """
     if type(array) is not np.ndarray:
-        refuse_mask(array)
+        arguments.refuse_mask(array)
         if hasattr(array, "asnumpy"):  # MXNet's array, which NumPy would read value by value
             array = array.asnumpy()
     array = np.asarray(array, order="C")

@@ -4,7 +4,7 @@ from typing import Sequence
 
 import numpy as np
 
-from hvdlite.core.collectives import refuse_mask
+from hvdlite.core.arguments import refuse_mask
 from hvdlite.core.native import HvdliteValueError
 from hvdlite.core.process_set import ProcessSet
 

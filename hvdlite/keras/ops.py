@@ -7,8 +7,7 @@ from keras import backend, ops
 
 from hvdlite import numpy as collectives
 from hvdlite.core import progress
-from hvdlite.core.arguments import check_compressor, op_of
-from hvdlite.core.collectives import refuse_mask
+from hvdlite.core.arguments import check_compressor, op_of, refuse_mask
 from hvdlite.core.names import owner_name
 from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average

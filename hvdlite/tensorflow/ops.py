@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from hvdlite import numpy as collectives
 from hvdlite.core import topology
-from hvdlite.core.arguments import check_compressor, op_of, scales_of
-from hvdlite.core.collectives import refuse_mask
+from hvdlite.core.arguments import check_compressor, op_of, refuse_mask, scales_of
 from hvdlite.core.names import group_names
 from hvdlite.core.process_set import ProcessSet, global_process_set
 from hvdlite.core.reduce_ops import Average, Sum
