@@ -212,7 +212,7 @@ bool request_same(const struct request *a, const struct request *b) {
 
 bool request_same_call(const struct request *r, const struct request *other, int first) {
     const char *member = strrchr(r->name, '[');
-    return r->grouped && other->grouped && member && atoi(member + 1) >= first &&
+    return r->grouped && member && atoi(member + 1) >= first &&
            !strncmp(r->name, other->name, (size_t)(member - r->name) + 1);
 }
 
@@ -245,7 +245,7 @@ static void shape_text(const struct request *r, char *text, size_t size) {
 
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
-    case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped); break;
+    case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped ? r->grouped : 1); break;
     case FIELD_CHANGES:
         snprintf(text, size, r->states < 0 ? "changed, with digest %x" : "none",
                  (unsigned)-r->states);

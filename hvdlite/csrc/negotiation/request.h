@@ -102,8 +102,8 @@ enum request_field request_conflict(const struct request *a, const struct reques
  * `priority`, in `last`, and in fields that their kind does not use. */
 bool request_same(const struct request *a, const struct request *b);
 
-/* Returns true if both tensors belong to grouped calls with the same name, on one rank or on two
- * ranks, and `r` has an index (x[index]) of at least `first` in its call. */
+/* Returns true if `r` is in a grouped call, and `other` in a call of the same name, on one rank or
+ * on two ranks, and `r` has an index (x[index]) of at least `first` in its call. */
 bool request_same_call(const struct request *r, const struct request *other, int first);
 
 const char *field_name(enum request_field field);

@@ -83,6 +83,7 @@ class HvdBackend : public Group {
         if (!all_move(ins)) return gloo().allgather_coalesced(outs, ins, o);
         return run(OpType::ALLGATHER_COALESCED, EVENT("all_gather"), ins, outs[0], o,
                    [&](Start &start) {
+                       start.expect_tensors(ins);
                        Tensors copies, flats;
                        for (const at::Tensor &in : ins) {
                            flats.push_back(room_for({size_, in.numel()}, host_options(in)));
@@ -256,6 +257,7 @@ class HvdBackend : public Group {
 
     template <class O> WorkPtr reduce_all(OpType type, const Tensors &tensors, int op, const O &o) {
         return run(type, EVENT("all_reduce"), tensors, tensors, o, [&](Start &start) {
+            start.expect_tensors(tensors);
             if (op == FOLD) return fold_all(start, tensors, tensors, o.reduceOp);
             Tensors copies = apart_of(tensors);
             start.copy_back(tensors, copies);
@@ -282,6 +284,7 @@ class HvdBackend : public Group {
     template <class O>
     WorkPtr gather_into(OpType type, const Tensors &outs, const Tensors &ins, const O &o) {
         return run(type, EVENT("_all_gather_base"), ins, outs, o, [&](Start &start) {
+            start.expect_tensors(ins);
             Tensors copies = buffers_of(outs);
             start.copy_back(outs, copies);
             for (size_t i = 0; i < ins.size(); i++)
@@ -294,6 +297,7 @@ class HvdBackend : public Group {
                          const O &o) {
         int op = op_on(ins, o.reduceOp);
         return run(type, title, ins, outs, o, [&](Start &start) {
+            start.expect_tensors(ins);
             Tensors copies = op == FOLD ? matrices_of(outs, size_) : buffers_of(outs);
             if (op == FOLD)
                 start.fold_rows(outs, copies, o.reduceOp);

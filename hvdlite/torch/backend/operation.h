@@ -69,15 +69,17 @@ class Operation : public Call {
     void hold(const at::Tensor &tensor) { held_.push_back(tensor); }
     void deliver_by(std::function<void()> deliver) { deliver_ = std::move(deliver); }
     void expect(std::vector<int64_t> rows) { expected_ = std::move(rows); }
+    void expect_tensors(size_t number) { grouped_ = number > 1 ? static_cast<int>(number) : 0; }
     void deliver_nothing() { deliver_ = nullptr; } // if the start has failed
     void start(hvd_tensor &tensor) {
         hvd_error err;
         std::string name =
-            number_ == OF_TWO ? name_ : name_ + "." + std::to_string(handles_.size());
+            number_ == OF_TWO ? name_ : name_ + "[" + std::to_string(handles_.size()) + "]";
         tensor.name = name.c_str();
+        tensor.grouped = grouped_;
         tensor.waited = waited_;
         tensor.queued = 1;
-        bool plans = waited_ && handles_.empty() && !tensor.splits;
+        bool plans = waited_ && !grouped_ && !tensor.splits;
         hvd_handle *h = plans ? plan(tensor, &err) : process.core.hvd_start(&tensor, &err);
         if (!h) std::rethrow_exception(failure(err));
         handles_.push_back(h);
@@ -212,6 +214,7 @@ class Operation : public Call {
     const Clock::time_point deadline_;
     const bool waited_; // true: the caller waits immediately, and runs the engine's steps meanwhile
     c10::SmallVector<hvd_handle *, 1> handles_;
+    int grouped_ = 0;                      // number of the core's tensors; 0: one tensor
     bool planned_ = false;                 // true: later calls can reuse the first handle
     c10::SmallVector<at::Tensor, 2> held_; // the memory that the core's tensors use
     std::vector<int64_t> expected_;        // elements from each rank; empty: the core checks them

@@ -163,6 +163,9 @@ class Start {
     }
     void compare_root(int64_t root) { compare("root " + std::to_string(root)); }
 
+    // Makes the core compare the number of tensors, if there are several.
+    void expect_tensors(const Tensors &tensors) { operation_->expect_tensors(tensors.size()); }
+
     hvd_tensor tensor(int kind, const at::Tensor &in, const at::Tensor &out) {
         operation_->hold(in);
         operation_->hold(out);

@@ -88,6 +88,15 @@ def test_a_disagreement_in_a_torch_group_is_an_error_on_every_rank(wrong, groups
     assert (right == dist.get_world_size()).all()
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("few", [1, 2])
+def test_coalesced_calls_of_different_lengths_are_an_error_on_every_rank(few, groups, several):
+    tensors = [torch.ones(4) for _ in range(3 if dist.get_rank() == 1 else few)]
+    with pytest.raises(dist.DistBackendError, match=f"number of tensors: .*: {few}.* 1: 3"):
+        dist.all_reduce_coalesced(tensors, group=groups[0])
+    dist.barrier(group=groups[0])
+
+
 def test_an_alltoall_of_different_sizes_is_an_error_on_every_rank(groups, several):
     t = torch.zeros(dist.get_world_size(), 3 if dist.get_rank() == 1 else 4)
     with pytest.raises(dist.DistBackendError, match=r"sends \d elements .* which expects \d"):
