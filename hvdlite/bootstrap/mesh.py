@@ -83,7 +83,7 @@ def _fill(
 
     def poll() -> None:
         waited = time.monotonic() - wait.began
-        if waited > patience / 2:  # not later, because another rank may give up first
+        if waited > patience / 2:  # at half the time, because other ranks may give up first
             exchange.unreached = missing()
         exchange.poll()
         wait.poll()

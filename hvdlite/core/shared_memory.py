@@ -157,7 +157,7 @@ def host_memory(
         fill(made.shared)
         lib.hvd_memory_collapse(made.handle)
     allgather_object(None, f"memory.{owner}")
-    made.shared[:: mmap.PAGESIZE].max(initial=0)  # now, because the first read of a page is slow
+    made.shared[:: mmap.PAGESIZE].max(initial=0)  # the first read of a page is slow
     return made
 
 

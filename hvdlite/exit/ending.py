@@ -9,14 +9,14 @@ END_JOB, END_LATER = "end job", "end later"
 # Values of a function's arguments (None: any value), and the step that the function returns.
 _Row = Tuple[Tuple[Optional[bool], ...], str]
 
-# for the arguments of first()
+# the rows for first(), with its arguments in order
 _FIRST: Sequence[_Row] = (
     ((True, True, None, None, None), GO_ALONE),  # elastic: the other ranks go on
     ((None, None, True, None, None), LEAVE),
     ((True, None, None, False, True), END_THOSE_IN_INIT),  # ranks in init() wait for this rank
     ((False, None, None, False, True), REPORT_END),
 )
-# for the arguments of last()
+# the rows for last(), with its arguments in order
 _LAST: Sequence[_Row] = (
     ((None, False, None, None, None), END_JOB),
     ((True, None, None, True, True), END_JOB),  # with exit code 0 no launcher ends the others

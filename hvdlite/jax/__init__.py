@@ -14,7 +14,7 @@ _DEFINED_IN = {
         "allgather", "allreduce", "alltoall", "broadcast", "broadcast_parameters", "reducescatter",
     ),
     "hvdlite.jax.optimizer": ("Compression", "DistributedOptimizer"),
-    "hvdlite.jax.start": ("init", "shutdown"),  # also for JAX's own job
+    "hvdlite.jax.start": ("init", "shutdown"),  # these also join and leave JAX's own job
     "hvdlite.numpy": ("join",),
 }  # fmt: skip
 

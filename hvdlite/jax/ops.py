@@ -20,7 +20,7 @@ from hvdlite.core.process_set import ProcessSet, check_root, global_process_set
 from hvdlite.core.reduce_ops import Average, check_linear, scatter_gradient_scale
 from hvdlite.jax.calls import Collective, carried, run
 
-_ALIGNED = 64  # bytes; JAX uses memory with this alignment without a copy
+_ALIGNED = 64  # bytes; JAX need not copy memory that has this alignment
 
 
 def allreduce(

@@ -96,7 +96,7 @@ def ask(ssh: SSH, host: str, load: bool, tcp: bool) -> Report:
         )
     if done.returncode:
         return Report(host, reachable=True, trouble=f"{host}: {remote.reason(done)}")
-    # the last line, because a shell may print something at its start
+    # read only the last line, because a shell may print something at its start
     facts = done.stdout.strip().rpartition("\n")[2]
     return _judge(Report(host, json.loads(facts), True), load, tcp)
 

@@ -49,7 +49,7 @@ class Lives:
         connection = self._to.get(number)
         if connection is None:
             return UNKNOWN
-        # Taken before reading: a stop of this process after this line must not count as silence.
+        # Take the time before reading: if this process is stopped meanwhile, that is no silence.
         now = time.monotonic()
         try:
             while data := connection.recv(1 << 10):  # the other process's b"?" or _LEFT

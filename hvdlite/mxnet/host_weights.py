@@ -201,7 +201,7 @@ def _view_at(memory: np.ndarray, start: int, like) -> np.ndarray:
 
 
 def _as_mxnet(array: np.ndarray):
-    # a view, because from_numpy makes its argument read-only
+    # pass a view, because from_numpy makes its argument read-only
     return mx.nd.from_numpy(array.view(), zero_copy=True)
 
 

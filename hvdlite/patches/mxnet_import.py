@@ -40,7 +40,7 @@ def _let_memory_outlive(module) -> None:
 
     MXNet's function crashes if, at the end of Python, an array is freed after MXNet's module.
     """
-    import ctypes  # imported here: it takes 5 ms, and MXNet has already imported it
+    import ctypes  # not at the top, where it takes 5 ms; by now MXNet has imported it
 
     drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", ctypes.pythonapi))
     lasting = module.DeleterFunc(lambda tensor: drop(tensor.contents.manager_ctx))
