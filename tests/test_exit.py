@@ -126,7 +126,7 @@ def test_an_exception_ends_the_job_while_other_ranks_compute():
 
 
 def test_an_exception_ends_the_job_while_threads_of_the_rank_wait():
-    """Python waits for threads before it calls exit functions, so these can't end the job."""
+    """Exit functions can't end the job, because Python first waits for the threads."""
     job = script(2, "exits", "one_raises_while_its_threads_wait")
     assert job.status != 0
     assert (

@@ -26,9 +26,9 @@ BEGINNINGS = {
         NOT_BEGUN + HVD + "from mpi4py import MPI; MPI.Init_thread(); hvd.init()\n" + SUM +
         "MPI.Finalize(); print('SAID', hvd.is_initialized())\n"
         "try: hvd.init()\nexcept hvd.HvdliteError as error: print('SAID', error)",
-        ["False", "init(): MPI.Finalize() has been called, and MPI can't start again: call "
-         "MPI.Finalize() after the last use of hvdlite, or never: hvdlite finalizes MPI when "
-         "Python exits"],
+        ["False", "init(): MPI.Finalize() has been called, and MPI can't start again. Call "
+         "MPI.Finalize() after the last use of hvdlite, or leave it to hvdlite, which calls it "
+         "when Python exits"],
     ),
     "begun by mpi4py": ("from mpi4py import MPI\n" + HVD + "hvd.init(); hvd.init()\n" + SUM, []),
     "in a thread": (

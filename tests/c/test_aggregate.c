@@ -182,7 +182,7 @@ JOB_TEST(test_no_rank_waits_for_a_rank_whose_tensor_has_changed) {
     CHECK(!job->aggregates[2].newest);
 }
 
-/* The leader of rank 37, rank 17, sends to rank 1, and rank 1 sends to rank 0. */
+/* Rank 17, which is rank 37's leader, sends to rank 1, and rank 1 sends to rank 0. */
 TEST(test_two_leaders_in_a_row_do_not_keep_requests_back_for_a_late_rank) {
     static struct job job;
     int host_of[MOST];

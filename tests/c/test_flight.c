@@ -90,7 +90,7 @@ FLIGHT_TEST(test_a_repeated_tensor_counts_the_steps) {
     CHECK_INT(f->memory->steps, steps + 10);
 }
 
-TEST(test_a_recorder_can_be_read_in_another_mapping) {
+TEST(test_a_recorder_can_be_read_at_another_address) {
     struct flight *f = opened();
     char address[SHMEM_ADDRESS];
     void *memory;

@@ -128,7 +128,7 @@ TEST(test_a_communicator_of_xla_refuses_a_second_send_before_the_wait_for_the_fi
 }
 
 /* After an error XLA does not wait for other requests, but frees the memory of all requests. */
-TEST(test_a_failed_receive_waits_for_the_send) {
+TEST(test_a_receive_that_fails_returns_after_the_send_has_ended) {
     char in[8] = "message", out[9];
     struct clique *c = opened();
     char *sent, *received;

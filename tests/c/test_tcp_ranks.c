@@ -262,7 +262,7 @@ static void tell_of_a_death(struct ranks *ranks, int rank, void *arg) {
     close_own(ranks, rank, false);
 }
 
-TEST(test_each_group_learns_of_a_death_from_the_job) {
+TEST(test_a_death_noticed_by_the_job_reaches_each_group) {
     run_on(APART, false, tell_of_a_death, &(struct how){.fate = FATE_HOST_LOST});
     run_on(TOGETHER, true, tell_of_a_death, &(struct how){.window = true});
     run_on(TOGETHER, true, tell_of_a_death, &(struct how){.window = true, .fate = FATE_SILENT});

@@ -127,7 +127,7 @@ def shutdown_at_work():
 
 
 def mpi4py_after_us():
-    """Use mpi4py, which owns MPI, between init() and shutdown() and afterwards."""
+    """Use mpi4py, which owns MPI, before and after shutdown()."""
     hvdlite.numpy.allreduce(np.ones(3))
     both = MPI.COMM_WORLD.allreduce(1)
     hvd.shutdown()

@@ -36,7 +36,9 @@ def test_an_mpi_with_the_same_abi_is_accepted(built_for, loaded, theirs):
         ("MPI 5.0", "MPICH Version:      5.0.2", "MPICH Version:      5.0.2\n", ("MPI 5.0",)),
     ],
 )
-def test_the_error_of_a_wrong_mpi_is_one_sentence(built_for, loaded, theirs, named):
+def test_an_mpi_other_than_the_library_s_is_refused_in_one_sentence(
+    built_for, loaded, theirs, named
+):
     text = mismatch(built_for, loaded, theirs)
     assert all(name in text for name in named)
     assert "MPICC" in text

@@ -183,7 +183,7 @@ def test_several_jobs_are_listed_with_command_user_process_and_age(monkeypatch):
     assert watching.job_of("c") == "cd2"
 
 
-def test_no_steps_are_found_if_no_tensor_is_repeated():
+def test_a_trace_in_which_no_tensor_repeats_has_no_steps():
     assert steps.marks([tensor("a", (0, 1, 2, 3)), tensor("b", (0, 1, 2, 3))]) is None
 
 

@@ -93,9 +93,9 @@ def _begin() -> None:
         )
     if mpi.is_finalized():
         raise HvdliteError(
-            "init(): MPI.Finalize() has been called, and MPI can't start again: call "
-            "MPI.Finalize() after the last use of hvdlite, or never: hvdlite finalizes MPI when "
-            "Python exits"
+            "init(): MPI.Finalize() has been called, and MPI can't start again. Call "
+            "MPI.Finalize() after the last use of hvdlite, or leave it to hvdlite, which calls it "
+            "when Python exits"
         )
     if not mpi.is_initialized():
         mpi.initialize()

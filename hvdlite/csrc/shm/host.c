@@ -29,7 +29,7 @@ int host_open(struct host *h, void *memory, int n, int self, hvd_error *err) {
     h->in = calloc((size_t)n, sizeof *h->in);
     if (h->out && h->in) return HVD_OK;
     host_close(h);
-    return error_set(err, HVD_NO_MEMORY, "no memory for the mail of %d ranks", n);
+    return error_set(err, HVD_NO_MEMORY, "no memory for the mailboxes of %d ranks", n);
 }
 
 void host_close(struct host *h) {

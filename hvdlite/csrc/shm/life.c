@@ -37,7 +37,7 @@ struct life_card life_card_of_this_process(void) {
 /* Seconds between the end of a process and the report of its death. In this time the process's last
  * messages arrive; they may say that the rank has left. Even if a host has more runnable threads
  * than cores, the messages arrive within a few time slices of some ms. Chosen, not measured: a
- * shorter time reports ranks that have left as dead, a longer time delays the error on the other
+ * shorter time reports a death although the rank has left, a longer time delays the error on other
  * ranks. */
 static const double GRACE = 20e-3;
 /* Maximum delays of GRACE in a row: if a process ends during one delay, another delay follows. */

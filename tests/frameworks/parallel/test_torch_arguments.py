@@ -1,4 +1,4 @@
-"""Arguments of torch.distributed's backends: lists of tensors, and wrong arguments."""
+"""Tests the arguments of torch.distributed's backends: lists of tensors, and wrong arguments."""
 
 import pytest
 import torch
