@@ -60,6 +60,20 @@ try: start_all(*to_0).finish() if hvd.rank() == 1 else open_among([0, 1, 2], 1)
 except hvd.HvdliteError as error: text = str(error)
 report(hvd.rank(), text=text)
 """
+# Rank 2 has joined when ranks 0 and 1 disagree about their step.
+DISAGREE_AFTER_JOIN = """
+import hvdlite as hvd
+from hvdlite.training.step_check import StepCheck
+from jobs import report
+hvd.init()
+check, text = StepCheck("optimizer0", "1 pass", hvd.global_process_set), ""
+check.start(0, [0]).synchronize()
+try:
+    if hvd.rank() != 2: check.start(5 + hvd.rank(), [0]).synchronize()
+except hvd.HvdliteError as error: text = str(error)
+hvd.join()
+report(hvd.rank(), text=text)
+"""
 # One thread closes a group while another thread ends the job, over sockets, with varying delays.
 CLOSED_APART = """
 import threading
@@ -131,6 +145,14 @@ def test_a_group_that_the_first_rank_cannot_open_is_not_reported_as_late():
     assert other.startswith("rank 1 and the first rank can't exchange messages: see the first"), (
         other
     )
+
+
+def test_a_disagreement_after_join_is_reported_as_a_disagreement():
+    job = assert_passed(mpirun(3, "-c", DISAGREE_AFTER_JOIN))
+    for rank in range(2):
+        text = job.results()[rank]["text"]
+        step = f"optimizer0 (1 pass); iteration {5 + rank}; gradient of variable 0"
+        assert text.startswith(f"the optimizer's step: ranks disagree; this rank has: {step}. Load")
 
 
 def test_closing_a_job_while_a_thread_opens_a_group_is_safe():

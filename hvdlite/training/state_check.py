@@ -10,11 +10,10 @@ from typing import List, Sequence
 
 import numpy as np
 
-from hvdlite.core.agreement import agree
 from hvdlite.core.handles import Handle
 from hvdlite.core.names import meeting_name
 from hvdlite.core.process_set import ProcessSet
-from hvdlite.training.step_check import RANGE, are_equal, sum_over_ranks
+from hvdlite.training.step_check import RANGE, are_equal, refuse, sum_over_ranks
 
 # Largest difference of two ranks' sums, relative to the norm of the samples. Chosen, not measured:
 # more than the CPUs' rounding, less than what another checkpoint changes.
@@ -53,7 +52,8 @@ class StateCheck:
             same_kinds = are_equal(totals[-4], totals[-3], totals[-1])
             if not same_kinds or (wrong and not totals[-2] > 0):
                 lines = wrong if same_kinds else by_kind
-                agree("the optimizer's states", lines, process_set=self._set, remedy=self._remedy)
+                what = "the optimizer's states"
+                refuse(what, lines, lines, self._set, self._remedy, totals[-1])
             return [np.int32(0)]
 
         return sum_over_ranks(self._name, mine, self._set).then(compare)

@@ -20,6 +20,7 @@ from hvdlite.core.agreement import agree
 from hvdlite.core.handles import Handle
 from hvdlite.core.module_state import ModuleState
 from hvdlite.core.names import meeting_name
+from hvdlite.core.native import MISMATCH, HvdliteError
 from hvdlite.core.process_set import ProcessSet
 from hvdlite.core.reduce_ops import Sum
 
@@ -78,7 +79,7 @@ class StepCheck:
             if not (same_step and are_equal(totals[0], totals[2], ranks)):
                 head = [self._optimizer, *([] if any_first else [f"iteration {iteration}"])]
                 full, shown = [*head, *lines], [*head, *texts]
-                agree(self._what, full, shown, process_set=self._set, remedy=self._remedy)
+                refuse(self._what, full, shown, self._set, self._remedy, ranks)
             return [np.int32(0)]
 
         return sum_over_ranks(f"{self._name}, step", mine, self._set).then(compare)
@@ -88,6 +89,23 @@ def are_equal(total: float, squares: float, ranks: float) -> bool:
     """Return True if ``ranks`` whole numbers with this total and sum of squares are all equal."""
     # in whole numbers, because averages of floats are inexact: 49 * (1 / 49) is less than 1
     return int(total) ** 2 == int(ranks) * int(squares)
+
+
+def refuse(
+    what: str, full: Sequence[str], shown: Sequence[str], process_set: ProcessSet, remedy: str,
+    ranks: float,
+) -> None:  # fmt: skip
+    """Raise an error, because ranks have given different sums.
+
+    :param full: what ``agree`` compares; ``shown``: what the error shows.
+    :param ranks: the number of ranks that have not joined. A joined rank takes part in no
+        ``agree``, so the error has the values of this rank only.
+    """
+    if ranks < process_set.size():
+        own = "; ".join(shown[:3])
+        text = f"{what}: ranks disagree; this rank has: {own}. {remedy}"
+        raise HvdliteError(text, kind=MISMATCH)
+    agree(what, full, shown, process_set=process_set, remedy=remedy)
 
 
 def sum_over_ranks(name: str, numbers: np.ndarray, process_set: ProcessSet) -> Handle:
