@@ -25,6 +25,7 @@ from hvdlite.core.topology import is_initialized
 from hvdlite.core.world import World
 from hvdlite.exit import script_end
 from hvdlite.joined import UNEVEN, bootstrap, jobs, leave, membership
+from hvdlite.machine import files
 from hvdlite.monitor import recorder
 
 INIT_PATIENCE_SECONDS = limits.limit_of(limits.INIT)
@@ -55,6 +56,7 @@ def init(comm=None, process_sets=None) -> None:
 
 
 def _join(comm, patience: float, process_sets) -> None:
+    files.fill_standard_descriptors()
     start.decide(comm)
     bootstrap().begin(comm)
     at_exit.begin()  # before join(), which may fail because of another rank

@@ -30,6 +30,17 @@ def text_of(path: str) -> str:
         return file.read()
 
 
+def fill_standard_descriptors() -> None:
+    """Open /dev/null as each of the descriptors 0 to 2 that is closed.
+
+    Otherwise a socket or shared memory could get a descriptor to which some library prints.
+    """
+    file = 0
+    while file < 3:
+        file = os.open(os.devnull, os.O_RDWR)
+    os.close(file)
+
+
 @contextlib.contextmanager
 def writing(path) -> Iterator[None]:
     """Turn an OSError of the block, which writes ``path``, into NotWritten."""

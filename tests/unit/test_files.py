@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -110,3 +112,12 @@ def test_an_existing_private_folder_is_used(tmp_path):
     for _ in range(2):
         files.make_private_folder(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_init_fills_closed_standard_descriptors():
+    """Otherwise what a library prints could get into shared memory."""
+    code = "import os, sys, hvdlite; hvdlite.init()\n"
+    code += "files = [os.readlink(f'/proc/self/fd/{number}') for number in range(3)]\n"
+    code += "sys.exit(files != 3 * ['/dev/null'])"
+    line = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line, sys.executable, code]).returncode == 0
