@@ -87,7 +87,9 @@ def run(
     :param start: starts the collective on arrays; the handle's result is a list of arrays.
     """
     if tf.executing_eagerly():
-        results = start([np.asarray(tensor) for tensor in tensors]).synchronize()
+        # np.asarray(tensor) fails for a 0-d bfloat16 tensor; tensor.numpy() gives a scalar.
+        values = [tf.convert_to_tensor(tensor).numpy() for tensor in tensors]
+        results = start([np.asarray(value) for value in values]).synchronize()
         return [tf.convert_to_tensor(each, dtype) for each, dtype in zip(results, dtypes)]
     return wait([begin(start, tensors)], dtypes, shapes)
 

@@ -33,6 +33,15 @@ def test_allreduce_of_indexed_slices_joins_the_rows_of_all_ranks(how, rank, size
 
 
 @everywhere
+def test_tensors_of_bfloat16_with_and_without_dimensions_are_reduced(how, rank, size):
+    for shape in ((), (3,)):
+        own = np.full(shape, rank + 1, tf.bfloat16.as_numpy_dtype)
+        total, given = how(lambda x: [hvd.allreduce(x, op=hvd.Sum), hvd.broadcast(x, 0)], [own])
+        assert np.shape(total) == np.shape(given) == shape
+        assert np.all(total == size * (size + 1) / 2) and np.all(given == 1)
+
+
+@everywhere
 def test_tensorflow_operations_return_rank_and_size(how, rank, size):
     def ask(_):
         included = hvd.process_set_included_op()
