@@ -48,7 +48,10 @@ def _square(array):
     # The rows of a sparse array may differ between ranks, so rank 0 takes the whole array.
     if array.stype != "default":
         return array.norm().square() if topology.rank() == 0 else mx.nd.zeros((1,))
-    flat, n, self_ = array.reshape((-1,)), topology.size(), topology.rank()
+    flat = array.as_nd_ndarray().reshape((-1,))
+    n, self_ = topology.size(), topology.rank()
     begin, end = flat.size * self_ // n, flat.size * (self_ + 1) // n
     part = flat[begin:end] if begin < end else mx.nd.zeros((1,))
+    if part.dtype == np.float16:  # MXNet has no dot product of float16, and squares may overflow
+        part = part.astype(np.float32)
     return mx.nd.dot(part, part)

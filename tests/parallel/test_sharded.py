@@ -150,6 +150,15 @@ def test_clip_global_norm_gives_gluons_norm_on_every_rank(most, size):
         np.testing.assert_allclose(w, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("array", [mx.nd.array, mx.np.array], ids=["nd", "np"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_clip_global_norm_takes_float16_and_numpy_arrays(array, dtype):
+    gradients = [array([300.0] * 3).astype(dtype), array([[-300.0]]).astype(dtype)]
+    assert hvd.clip_global_norm(gradients, 6.0) == 600
+    for each in gradients:
+        np.testing.assert_allclose(np.abs(each.asnumpy()), 3, rtol=1e-3)
+
+
 def test_clip_global_norm_warns_of_nan_and_refuses_an_empty_list():
     with pytest.warns(UserWarning, match="nan or inf"):
         assert hvd.clip_global_norm([mx.nd.array([np.inf, 1, 2])], 1.0) == np.inf
