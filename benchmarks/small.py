@@ -247,19 +247,19 @@ def _text(value: float) -> str:
 def compared(runs: List[Dict[str, Any]], how: str, size: str) -> str:
     """Return the name of the fastest other system, and the ratio of its time and hvdlite's.
 
+    The fastest system has the smallest median; the ratio is the median of the rounds' ratios.
+
     :return: in bold if hvdlite is slower; a dash if hvdlite or all others were not measured.
     """
     ours, others = COMPARED[how]
-    times: Dict[str, List[float]] = {}  # other system -> its times, from rounds that hvdlite ran in
-    ratios = []
+    both: Dict[str, List[Tuple[float, float]]] = {}  # other system -> its times and hvdlite's
     for run in (run for run in runs if size in run.get(ours, {})):
-        there = {name: run[name][size][0] for name in others if size in run.get(name, {})}
-        ratios += [min(there.values()) / run[ours][size][0]] if there else []
-        for name, us in there.items():
-            times.setdefault(name, []).append(us)
-    if not ratios:
+        for name in (name for name in others if size in run.get(name, {})):
+            both.setdefault(name, []).append((run[name][size][0], run[ours][size][0]))
+    if not both:
         return "–"
-    fastest = min(times, key=lambda name: statistics.median(times[name]))
+    fastest = min(both, key=lambda name: statistics.median(theirs for theirs, _ in both[name]))
+    ratios = [theirs / own for theirs, own in both[fastest]]
     median, *spread = of_rounds(ratios, lambda r: f"{r:.2f}" if r < 100 else _text(r)).split(" ", 1)
     bold = f"**{median}**" if statistics.median(ratios) < 1 else median
     return " ".join([f"{fastest.partition(', called')[0]} {bold}", *spread])

@@ -12,9 +12,9 @@
  * of rank a, acd0 the sum of the chunks 0 of ranks a, c and d, S0 the sum of all chunks 0:
  *
  *   start    a0      a1      a2     a3  a4
- *   3        ac0     ad1     a2                  sends a3 a4 to d, receives c0 d.. from c
- *   2        acd0    ad1                         sends a2 to c, receives d0.. from d
- *   1        S0                                  sends ad1 to b, receives be0.. from e
+ *   3        ac0     ac1     a2                  sends a3 a4 to d, receives c0 c1 from c
+ *   2        acd0    ac1                         sends a2 to c, receives d0 from d
+ *   1        S0                                  sends ac1 to b, receives be0 from e
  *   1        S0      S1                          sends S0 to e, receives S1 from b
  *   2        S0      S1      S2                  sends S0 to d, receives S2 from c
  *   3        S0      S1      S2     S3  S4       sends S0 S1 to c, receives S3 S4 from d

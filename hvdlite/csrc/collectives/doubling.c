@@ -10,7 +10,7 @@
  * Sums travel in the accumulator type and are rounded once. Both partners add in the same order,
  * the lower rank's sum first, so all ranks have the same bits, even of NaNs.
  *
- * Cost: ceil(log2 p) (a + S b + S g); two more messages if p is not a power of two. */
+ * Cost: floor(log2 p) (a + S b + S g); two more messages if p is not a power of two. */
 #include "collectives/algorithm.h"
 
 struct doubling {
