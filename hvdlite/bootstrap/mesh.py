@@ -18,7 +18,7 @@ from hvdlite.core.listening import networks
 class Mesh(NamedTuple):
     """The connections, by rank; the first three fields are the arrays of C's ``hvd_sockets``.
 
-    The mesh owns the descriptors.
+    The mesh owns the descriptors until :func:`streams` or HostWatch takes them.
     """
 
     lowest: List[int]  # for each rank, the lowest rank of the same host

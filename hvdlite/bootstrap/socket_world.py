@@ -55,11 +55,12 @@ class SocketWorld(World):
 
     def init(self) -> None:
         _present.world = self
-        self._mesh = mesh.connect(self._exchange, self._patience)
-        self._joining = mesh.streams(self._mesh)
-        self.watch = HostWatch(self.rank, self._mesh, self._lose)
-        arrays = [ffi.new("int[]", each) for each in self._mesh[:3]]
-        self._mesh = self._mesh._replace(data=[], messages=[], watch=[])
+        self._mesh = made = mesh.connect(self._exchange, self._patience)
+        # each descriptor has one owner at any time, because another thread may fork
+        self._joining, self._mesh = mesh.streams(made), made._replace(data=[], messages=[])
+        self.watch = HostWatch(self.rank, made, self._lose)
+        self._mesh = self._mesh._replace(watch=[])
+        arrays = [ffi.new("int[]", each) for each in made[:3]]
         sockets = ffi.new("hvd_sockets *", [self.rank, self.size, *arrays])
         try:
             call(lib.hvd_init, _transport(sockets))

@@ -39,7 +39,7 @@ core_function = ffi.callback(
 class _Clique(NamedTuple):
     """A communicator of XLA."""
 
-    name: str  # begins the names of its tensors
+    name: str  # the name of its tensors
     address: Any  # its `struct clique *`
     ranks: Tuple[int, ...]  # in the order of the devices
 

@@ -92,7 +92,7 @@ class Channel:
 
         :param patience: seconds that the other end may take to read the frame; with 0, the frame
             must fit into the socket's buffer.
-        :raises ChannelClosed: the other end is gone, or did not read in time.
+        :raises ChannelClosed: the other end or its host is gone, or did not read in time.
         """
         rest = memoryview(_HEAD.pack(kind, len(data)) + data)
         until = time.monotonic() + patience

@@ -199,12 +199,14 @@ class Reporter:
         self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            signals = os.read(self._reader, 64)
-            if b"!" in signals:
-                write_for_host(self._job, self._neighbors)
-            if b"." in signals or not signals:
-                return self._end()
+        try:
+            signals = b"!"
+            while b"." not in signals and signals:
+                signals = os.read(self._reader, 64)
+                if b"!" in signals:
+                    write_for_host(self._job, self._neighbors)
+        finally:
+            self._end()
 
     def finish(self) -> None:
         """Wait until the thread has written its reports; then the thread ends."""

@@ -54,6 +54,32 @@ static int open_job_of_one_rank(void) {
 
 static void start_job_of_one_rank(void) { OK(open_job_of_one_rank()); }
 
+static int closed_in_child;
+static void note_forked(struct transport *t) { closed_in_child += t != NULL; }
+
+/* Opens a transport, as an opener that waits for other ranks, and forks meanwhile. */
+static int open_and_fork(struct transport **out, const void *where, struct transport *job,
+                         const int *job_ranks, const struct transport_config *config,
+                         hvd_error *err) {
+    static const struct transport_ops OPS = {.forked = note_forked};
+    static struct transport opening = {.ops = &OPS};
+    *out = &opening;
+    pid_t child = fork();
+    if (!child) _exit(closed_in_child == 1 ? 0 : 1);
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    *out = NULL;
+    return error_set(err, HVD_INVALID, "this opener always fails");
+}
+
+TEST(test_a_child_forked_during_hvd_init_closes_the_transports_files) {
+    FAILS(hvd_init(&(hvd_transport){open_and_fork, NULL}, ERR), HVD_INVALID);
+    CHECK_INT(closed_in_child, 0);
+    start_job_of_one_rank();
+    hvd_close();
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static atomic_bool refuses;
 void *__libc_realloc(void *, size_t);

@@ -115,14 +115,15 @@ TEST(test_a_communicator_of_xla_refuses_a_second_send_before_the_wait_for_the_fi
     char *sent, *received, *second;
     for (int i = 0; i < 2; i++) {
         ends = false;
-        CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &sent), 0);
+        CHECK_INT(MPIABI_Isend(in, 8, MPIABI_BYTE, 1 - i, 0, c, &sent), 0);
+        CHECK_INT(mocks[plans - 1].tensor.root, 1 - i); /* the receiver's rank in the clique */
         CHECK_HAS(said(MPIABI_Isend(in, 8, MPIABI_BYTE, 0, 0, c, &second)), "a second message");
         CHECK_INT(MPIABI_Wait(&sent, NULL), 0);
         ends = true;
         CHECK_INT(MPIABI_Irecv(out, 8, MPIABI_BYTE, 0, 0, c, &received), 0);
         CHECK_INT(runs, 2 * i + 1);
         CHECK_INT(MPIABI_Wait(&received, NULL), 0);
-        CHECK(plans == 2 && runs == 2 * i + 2);
+        CHECK(plans == 2 + i && runs == 2 * i + 2); /* a message to another rank: a new plan */
     }
     free(c);
 }

@@ -50,7 +50,7 @@ if mode == "crossed":
     tell(total, 64, Mesh(mesh.devices[:2], ("i",)) if hvd.rank() == 0 else mesh)
     hvd.barrier()  # no rank may go on before the time limits of all ranks have passed
     sys.exit()
-if mode == "opens":  # ranks open a group while one of its ranks dies
+if mode == "opens":  # ranks open a group; one of its ranks dies before or while they do
     hvd.barrier()
     if hvd.rank() == last:
         os.kill(os.getpid(), signal.SIGKILL)

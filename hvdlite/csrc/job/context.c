@@ -17,6 +17,7 @@ struct context {
 static struct {
     pthread_rwlock_t lock;   /* guards `current` */
     struct context *current; /* the only pointer to the process's context */
+    struct context *opening; /* during hvd_init the later `current`, else NULL */
     uint64_t jobs;           /* number of jobs opened so far; guarded by `lock` */
     atomic_int writers;      /* number of threads that wait for the write lock */
     struct mutex failing;    /* guards the next two fields */
@@ -101,11 +102,14 @@ static void mark_child(void) {
     process.lock = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
     process.failing = (struct mutex)MUTEX_WITHOUT_WAITS;
     atomic_store(&process.writers, 0);
-    if (!process.current || process.current->forked) return; /* forked: a child of a child */
-    process.current->forked = true;
-    struct transport *world = process.current->job.world;
-    if (world->ops->forked) world->ops->forked(world);
-    timeline_forked(&process.current->job.timeline);
+    struct context *c = process.current ? process.current : process.opening;
+    process.opening = NULL;
+    if (!c || c->forked) return; /* forked: a child of a child */
+    c->forked = true;
+    struct group *all = job_group(&c->job, 0);
+    struct transport *world = all ? all->transport : NULL; /* NULL: not opened yet */
+    if (world && world->ops->forked) world->ops->forked(world);
+    if (c->job.config.timeline) timeline_forked(&c->job.timeline);
 }
 
 /* Registers mark_child once, because the C library keeps every registration. */
@@ -141,7 +145,9 @@ int hvd_init(const hvd_transport *transport, hvd_error *err) {
     if (!code && !c) code = error_set(err, HVD_NO_MEMORY, "no memory for the context");
     if (!code) code = watch_forks(err);
     if (!code) c->job.config.give_up = give_up;
+    process.opening = c;
     if (!code) code = job_open(&c->job, transport, err);
+    process.opening = NULL;
     if (!code) {
         process.current = c;
         process.jobs++;

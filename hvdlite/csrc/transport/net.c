@@ -160,11 +160,14 @@ bool net_sends(const struct net *n) {
 /* ---- opening and closing ---- */
 
 static void watch_socket(struct net *n, int rank, enum stream stream, int given, hvd_error *err) {
-    int file = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    int file = fcntl(given, F_DUPFD_CLOEXEC, 0), why = errno;
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                             .data.u64 = (uint64_t)rank * STREAMS + stream};
     link_open(&n->peers[rank].links[stream], file);
-    if (file < 0 || epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
+    if (file < 0)
+        error_set(err, HVD_NO_MEMORY, "no file descriptor for the socket to rank %d: %s", rank,
+                  strerror(why));
+    else if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, file, &e))
         error_set(err, HVD_INVALID, "the socket to rank %d (descriptor %d) can't be used: %s", rank,
                   given, strerror(errno));
 }

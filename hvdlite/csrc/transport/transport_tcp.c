@@ -342,8 +342,8 @@ int transport_tcp_open(struct transport **out, const void *where, struct transpo
     struct tcp_transport *m = new_transport(n, NULL, s->size, err);
     if (!m) return net_close(n, false), err->code;
     m->transport.patience.timeout = config->timeout;
+    *out = &m->transport; /* during the call, too, for the child of a fork by another thread */
     int code = open_all(m, NULL, s->lowest, 0, config, err);
-    *out = code ? NULL : &m->transport;
-    if (code) tcp_close(&m->transport, false);
+    if (code) *out = NULL, tcp_close(&m->transport, false);
     return code;
 }
