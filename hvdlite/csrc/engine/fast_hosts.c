@@ -3,7 +3,8 @@
  * A round is a recursive doubling (collectives/doubling.c). A rank's first message also says that
  * the rank has entered the round. So when a rank has received all its messages, all ranks have
  * entered, and the rank has the sum. This takes floor(log2 p) messages one after another, two more
- * if p is not a power of two, and none to the coordinator. Kernels and order are those of doubling.c, so the bits are the same.
+ * if p is not a power of two, and none to the coordinator. Kernels and order are those of
+ * doubling.c, so the bits are the same.
  *
  * In each step a rank sends one message, SUMS or CLOSED. A rank sends CLOSED in all remaining steps
  * if it does not enter the round, or if it has received CLOSED. The steps spread each rank's sums,
