@@ -75,11 +75,11 @@ def meet(owner: str, met: int, process_set: ProcessSet = global_process_set) -> 
 
 
 def digest_of_bytes(pieces: Iterable[bytes]) -> int:
-    """Return a number from 1 to 2^31 - 1; equal bytes have equal numbers."""
+    """Return a number from 1 to 2^30 - 1; equal bytes have equal numbers."""
     digest = 0
     for piece in pieces:
         digest = zlib.crc32(piece, digest)
-    return digest % (2**31 - 1) + 1
+    return digest % (lib.HVD_DIVISORS - 1) + 1
 
 
 def announce(names: Sequence[str], digest: int, process_set: ProcessSet) -> None:

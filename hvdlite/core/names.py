@@ -25,6 +25,7 @@ class _Counts(ModuleState):
         # Counts of unnamed calls, by line of the user's script. count() is safe between threads.
         self.calls: DefaultDict[tuple, Iterator[int]] = defaultdict(itertools.count)
         self.recurring: Dict[tuple, Iterator[str]] = {}
+        self.joins: Counter = Counter()  # number of calls of join() so far, by id of process set
         self.owners: Counter = Counter()  # number of trainers, optimizers, ... made so far, by kind
 
     begin_job = begin
@@ -38,9 +39,15 @@ def restart_calls(process_set: ProcessSet) -> None:
 
     Ranks may have made different numbers of calls before. Now no call is in progress.
     """
+    _counts.joins[process_set.process_set_id] += 1
     for counted in (_counts.calls, _counts.recurring):
         for place in [each for each in list(counted) if each[-1] == process_set.process_set_id]:
             counted.pop(place, None)
+
+
+def joins(process_set: ProcessSet) -> int:
+    """Return how many calls of ``join()`` for this set have returned in this job."""
+    return _counts.joins[process_set.process_set_id]
 
 
 def owners() -> Dict[str, int]:

@@ -59,7 +59,9 @@ typedef struct hvd_tensor {
     /* if a tensor of this name is under way: 1 waits until that tensor ends, 0 returns an error */
     int queued;
     /* Digest of the optimizer states loaded since the last step; 0: none loaded. Below 0: this rank
-     * has also changed the optimizer's parameters, or the computation of their gradients. */
+     * has also changed the optimizer's parameters, or the computation of their gradients. From
+     * HVD_DIVISORS: this rank's step divides gradients by another number than its last step; the
+     * number is a float whose bits, without sign and last bit, are the lower 30 bits. */
     int states;
     /* 1: hvdlite only negotiates the tensor; after the tensor completes without an error, another
      * library moves the data (see hvd_turn). HVD_ASKS: there is no data; hvdlite checks that every

@@ -12,7 +12,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Set,
 )
 
 import mxnet as mx
@@ -25,6 +24,7 @@ from hvdlite.core.process_set import ProcessSet, global_process_set, group_of
 from hvdlite.core.reduce_ops import Average
 from hvdlite.mxnet.changes import Compared, fact
 from hvdlite.mxnet.collectives import allreduce_, nbytes_of, reduction
+from hvdlite.mxnet.loads import Loads
 from hvdlite.mxnet.push import InPlace, Settings, push
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.training.codecs import NoneCompressor, check_compression, codec_of
@@ -59,24 +59,6 @@ def agree_on_order(
             [params[i].name for i in sparse],
             process_set,
         )
-
-
-class Loads:
-    """Makes the next step fail unless all ranks have loaded optimizer states of the same digest."""
-
-    states: int
-    _sent: Set[Any]  # the gradients whose messages have carried the digest in this step
-
-    def loaded(self, digest: int) -> None:
-        """Set the digest of the states that this rank has loaded; 0: nothing to compare."""
-        self.states, self._sent = digest, set()
-
-    def states_of(self, gradients: Iterable) -> int:
-        """Return the digest to send with these gradients; 0 if an earlier step has sent it."""
-        if self.states and not self._sent.isdisjoint(gradients):
-            self.loaded(0)
-        self._sent.update(gradients if self.states else ())
-        return self.states
 
 
 class Gradients(GradientReducer, Loads):
@@ -115,6 +97,7 @@ class Gradients(GradientReducer, Loads):
     def restart(self) -> None:
         """Forget the labels and residuals of all parameters, so that ranks match them again."""
         self.loaded(0)
+        self._last_rescale = ()
         self.alone = not self.reduction.process_set.included()
         self._reducer = Reducer(self.reduction.compression)
         self._labels: Dict[int, int] = {}
@@ -195,7 +178,7 @@ class Gradients(GradientReducer, Loads):
         if not (self._labels or self.alone):
             self._take_name()
             self._met = meet(self.owner, self._met, self.reduction.process_set)
-        states = self.states_of(grads)
+        states = self.states_of(grads, self.reduction.process_set)
         group = 0 if self.alone else group_of(self.reduction.process_set)
         key = (group, states, *grads, *[type(arrays[0]) for arrays in grads.values()])
         layout = self.get_or_make(key, lambda: self._lay_out(grads))

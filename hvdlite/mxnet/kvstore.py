@@ -16,9 +16,10 @@ from hvdlite.machine import files
 from hvdlite.mxnet.changes import OfStore
 from hvdlite.mxnet.collectives import empty
 from hvdlite.mxnet.compression import from_params
-from hvdlite.mxnet.gradients import Loads, Reducer, agree_on_order, common_order
+from hvdlite.mxnet.gradients import Reducer, agree_on_order, common_order
 from hvdlite.mxnet.key_tensors import KeyTensors
 from hvdlite.mxnet.kvstore_arrays import add_up, by_key, check_plain, deliver, some_rows, unrecorded
+from hvdlite.mxnet.loads import Loads
 from hvdlite.mxnet.parameters import broadcast_parameters
 from hvdlite.mxnet.sparse import allreduce_rows, is_sparse
 from hvdlite.mxnet.zero_copy import SharedGradients
@@ -315,7 +316,7 @@ class DistSyncMPI(mx.kvstore.KVStore, Loads):
         name = self._tensors.name(key)
         if self._trainer and self._trainer._optimizer is not self._optimizer:
             self.loaded(1 + self._trainer._optimizer.num_update)
-        states = self.states_of([name])
+        states = self.states_of([name], global_process_set)
         if any(map(is_sparse, arrays)):
             return allreduce_rows(arrays, name, states=states)
         if into is None or is_sparse(into) or into.dtype != arrays[0].dtype:

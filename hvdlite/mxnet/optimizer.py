@@ -25,8 +25,9 @@ class DistributedOptimizer:
         opt = mx.optimizer.SGD(learning_rate=0.1, momentum=0.9)
         trainer = gluon.Trainer(net.collect_params(), hvd.DistributedOptimizer(opt), kvstore=None)
 
-    ``trainer.step(batch_size)`` takes the batch size of one rank. ``update`` averages and updates
-    in one call: to clip averaged gradients before the update, use :class:`DistributedTrainer`.
+    ``trainer.step(batch_size)`` takes the batch size of one rank, equal on all ranks; all ranks
+    must have the same ``rescale_grad``. ``update`` averages and updates in one call: to clip
+    averaged gradients before the update, use :class:`DistributedTrainer`.
 
     The result is an instance of a subclass of the optimizer's class and shares the optimizer's
     attributes. So learning rates, multipliers, schedulers, ``rescale_grad`` and states work as
@@ -131,7 +132,7 @@ class _Averaging:
         """
         _refuse_amp(params)
         if self.passes == 1:
-            self._average(grads, params)
+            self._average(grads, params, rescale)
             return rescale
         key = next((index, grad.context) for index, grad in grads.items())
         rescales = [*self.rescales.pop(key, ()), rescale]
@@ -141,10 +142,11 @@ class _Averaging:
                 grad_req = params[index].grad_req if index in params else "write"
                 self._aside.put((index, grad.context), grad, grad_req)
             return None
-        self._average(grads, params)
-        return 1 / sum(1 / each for each in rescales)
+        rescale = 1 / sum(1 / each for each in rescales)
+        self._average(grads, params, rescale)
+        return rescale
 
-    def _average(self, grads: dict, params: dict) -> None:
+    def _average(self, grads: dict, params: dict, rescale: float) -> None:
         if params and self._steps.begins(min(grads), max(grads)):
             self.gradients.pair(params)
         chosen: Dict[int, Sequence] = {}
@@ -159,6 +161,7 @@ class _Averaging:
             for index, arrays in chosen.items():
                 for array in arrays:
                     self._aside.bring_back((index, array.context), array)
+        self.gradients.rescale = rescale
         self.gradients.average(chosen)
 
 

@@ -196,16 +196,19 @@ class HostUpdater(mx.optimizer.Updater):
         assert self._gradients is not None
         by_index = dict(zip(indices, grads))
         order = self._gradients.in_order(indices)
-        key = (*order, self.sums, self._gradients.states_of(order))
-        fused = self._fused.get(key)
+        states = self._gradients.states_of(order, self._gradients.reduction.process_set)
+        key = (*order, self.sums)
+        fused = None if states else self._fused.get(key)
         rule = rule_of(self.optimizer)
         assert rule is not None
         if fused is None or not fused.is_for(rule.number, by_index):
             reduction = self._gradients.reduction.of_arrays() if self.sums else _REDUCED
-            self._fused[key] = fused = ByRule(
+            fused = ByRule(
                 rule.number, self._weights, self._gradients, reduction,
                 {index: by_index[index] for index in order},
             )  # fmt: skip
+            if not states:
+                self._fused[key] = fused
         fused.push(rule, rates_of(self.optimizer, order))
 
     def _update_parts(self, indices: List[int], grads: List) -> None:

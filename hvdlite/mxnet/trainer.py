@@ -128,14 +128,20 @@ class DistributedTrainer(mx.gluon.Trainer):
     def step(self, batch_size, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks and update the parameters.
 
-        :param batch_size: of this rank and this backward pass.
+        :param batch_size: of this rank and this backward pass; the sum over the backward passes
+            must be equal on all ranks, otherwise MXNet raises an error at the next wait.
         :param ignore_stale_grad: as in Gluon, do not update parameters whose gradient is stale
             (not computed since the last update). If a gradient is stale on some ranks only, these
             ranks contribute zeros, and all ranks update. The argument must be equal on all ranks;
             if it is True, ranks wait for each other.
         """
-        self.allreduce_grads(ignore_stale_grad)
-        self.update(batch_size, ignore_stale_grad)
+        rows = self._rows + batch_size
+        self._gradients.rescale = self._scale / rows if rows else None
+        try:
+            self.allreduce_grads(ignore_stale_grad)
+            self.update(batch_size, ignore_stale_grad)
+        finally:
+            self._gradients.rescale = None
 
     def allreduce_grads(self, ignore_stale_grad=False) -> None:
         """Average the gradients over ranks in the last backward pass of a step.

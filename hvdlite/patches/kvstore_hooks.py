@@ -56,6 +56,7 @@ def register(mxnet) -> None:
     trainer = mxnet.gluon.Trainer
     trainer.__init__ = _trainer_init(trainer.__init__, registry)
     trainer._check_and_rescale_grad = _check_and_rescale_grad(trainer._check_and_rescale_grad)
+    trainer.allreduce_grads = _allreduce_grads(trainer.allreduce_grads)
     for name in ("set_config", "set_state", "dump", "pause", "resume"):
         setattr(mxnet.profiler, name, _of_servers(getattr(mxnet.profiler, name), mxnet.profiler))
 
@@ -122,12 +123,26 @@ def _trainer_init(init, registry):
 def _check_and_rescale_grad(check):
     @functools.wraps(check)
     def check_and_rescale_grad(self, scale):
+        store = self._kvstore_params["kvstore"]  # MXNet sets self._kvstore later in the first step
+        if _is_ours(store):
+            store.rescale = scale
         if _is_ours(self._kvstore):
             self._optimizer.rescale_grad = scale  # the store uses this optimizer object
         else:
             check(self, scale)
 
     return check_and_rescale_grad
+
+
+def _allreduce_grads(allreduce):
+    @functools.wraps(allreduce)
+    def allreduce_grads(self):
+        store = self._kvstore_params["kvstore"]
+        if _is_ours(store):
+            store.rescale = None  # because the script gives the batch size later, to update()
+        allreduce(self)
+
+    return allreduce_grads
 
 
 def _create_kvstore(create, registry):

@@ -135,6 +135,7 @@ TEST(test_the_first_field_that_differs_is_found) {
     CHECK_INT(request_conflict(&other, &sum), FIELD_KIND);
     strcpy(other.call, "reduce, root 1");
     CHECK_INT(request_conflict(&sum, &other), FIELD_CALL);
+    CONFLICT(states, HVD_DIVISORS, FIELD_DIVISOR);
     CONFLICT(states, 7, FIELD_STATES);
     CONFLICT(states, -7, FIELD_CHANGES);
     CONFLICT(grouped, 2, FIELD_GROUPED);

@@ -125,3 +125,60 @@ def test_a_setting_of_only_one_rank_is_an_error_on_all_ranks(kind, rank, several
     with pytest.raises(hvd.HvdliteError, match=text):
         for _ in range(2):
             step(net, trainer, words_of(rank))
+
+
+def run_batches(kind: str, sizes_of_steps, **options):
+    """Return a net and its trainer, after steps with these batch sizes of this rank."""
+    net = net_of()
+    trainer = made(kind, net, **options)
+    for rows in sizes_of_steps:
+        step(net, trainer, words_of(0), rows)
+    mx.nd.waitall()
+    return net, trainer
+
+
+@pytest.mark.parametrize("steps", [0, 2], ids=["first step", "later step"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_different_batch_sizes_are_an_error_on_all_ranks(kind, steps, rank, several):
+    """Without the error, each rank divides by its own size, so that the weights drift apart."""
+    net, trainer = run_batches(kind, [4] * steps)
+    before, times = weights(net), hvd.size() if kind in STORES else 1
+    own = "the same as in its last step" if steps else f"{4 * times}"
+    text = f"disagree on the batch size of the step.*: rank.* {own}.*rank 1: {6 * times}.*the mean"
+    fails(text, net, trainer, words_of(0), 6 if rank == 1 else 4)
+    if steps:
+        assert_close(weights(net), before, tolerance=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_sizes_are_compared_anew_after_join(kind, rank, several):
+    if kind.startswith("sharded"):
+        pytest.skip("no rank may join during the steps of a ShardedTrainer")
+    net, trainer = run_batches(kind, [4, 5] if rank == 0 else [4])
+    hvd.join()
+    hvd.broadcast_parameters(net.collect_params())
+    for rows in (5, 5, 4):
+        step(net, trainer, words_of(0), rows)
+    mx.nd.waitall()
+    hvd.join()
+    fails("disagree on the batch size", net, trainer, words_of(0), 6 if rank == 1 else 4)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "sharded", "optimizer"])
+def test_the_sum_of_a_steps_batch_sizes_is_compared(kind, rank, several):
+    sizes = [3, 5] if rank == 1 else [4, 4]
+    net, trainer = run_batches(kind, sizes * 2, backward_passes_per_step=2)
+    step(net, trainer, words_of(0), 3 if rank == 1 else 4)
+    fails("disagree on the batch size", net, trainer, words_of(0), 4)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "sharded", "store"])
+def test_sizes_that_only_update_receives_are_not_compared(kind, rank):
+    net, trainer = net_of(), None
+    trainer = made(kind, net)
+    for rows in (4, 4, 5, 4):
+        with autograd.record():
+            net(words_of(rank)).sum().backward()
+        trainer.allreduce_grads()
+        trainer.update(rows + (rank if rows == 5 else 0))
+    mx.nd.waitall()

@@ -100,6 +100,9 @@ typedef enum hvd_rate {
  * the job in turn. Only the host that gets a stripe has the stripe's optimizer states. */
 #define HVD_STRIPE 65536
 
+/* The lowest `states` of an hvd_tensor that contains a divisor of gradients. */
+#define HVD_DIVISORS 0x40000000
+
 /* An update of weights. A host has one copy of the weights; each rank passes the address at which
  * this rank maps them. */
 typedef struct hvd_update {

@@ -196,6 +196,10 @@ static const char LOAD_ALIKE[] =
     "Load the same states on every rank before a step, or broadcast what one rank has loaded: "
     "hvd.broadcast_optimizer_state(), with MXNet hvd.broadcast_trainer_states()";
 
+static const char DIVIDE_ALIKE[] =
+    "Pass the same batch size to step() on all ranks: the mean of the ranks' batch sizes, or their "
+    "sum with a kvstore or op=Sum, which makes the step that of one process with the joined batch";
+
 static const char CHANGE_ALIKE[] =
     "Change the optimizer's parameters, also whether a parameter needs a gradient, on every rank "
     "in the same step; a rank that has changed a parameter names it in its error";
@@ -231,6 +235,7 @@ void pending_explain_conflict(const struct pending *p, hvd_error *err) {
     snprintf(value, sizeof value, "Submit the same %s on every rank", field_name(field));
     const char *remedy = field == FIELD_CHANGES     ? CHANGE_ALIKE
                          : field == FIELD_STATES    ? LOAD_ALIKE
+                         : field == FIELD_DIVISOR   ? DIVIDE_ALIKE
                          : field == FIELD_DELEGATED ? ALL_ON_GPUS
                                                     : value;
     error_set(err, HVD_MISMATCH, "tensor '%s': ranks disagree on the %s: %s. %s.", p->request.name,

@@ -170,13 +170,19 @@ bool request_same_codec(const struct request *a, const struct request *b) {
     return a->codec.kind == b->codec.kind && a->codec.parameter == b->codec.parameter;
 }
 
+static bool has_loaded(const struct request *r) {
+    return r->states > 0 && r->states < HVD_DIVISORS;
+}
+
 enum request_field request_conflict(const struct request *a, const struct request *b) {
     if (a->failed || b->failed) return FIELD_FAILED;
     if (a->delegated == HVD_ASKS || b->delegated == HVD_ASKS)
         return a->delegated == b->delegated ? FIELD_NONE : FIELD_DELEGATED;
     if (a->grouped != b->grouped) return FIELD_GROUPED;
     if (a->states != b->states)
-        return a->states < 0 || b->states < 0 ? FIELD_CHANGES : FIELD_STATES;
+        return a->states < 0 || b->states < 0   ? FIELD_CHANGES
+               : has_loaded(a) || has_loaded(b) ? FIELD_STATES
+                                                : FIELD_DIVISOR;
     if (strcmp(a->call, b->call)) return FIELD_CALL;
     if (a->kind != b->kind) return FIELD_KIND;
     if (!request_same_codec(a, b)) return FIELD_CODEC;
@@ -222,6 +228,7 @@ const char *field_name(enum request_field field) {
                                         "number of tensors",
                                         "parameters changed before this step",
                                         "states loaded before this step",
+                                        "batch size of the step, times the loss scale",
                                         "call",
                                         "kind",
                                         "compression",
@@ -243,6 +250,16 @@ static void shape_text(const struct request *r, char *text, size_t size) {
     if (used < size) snprintf(text + used, size - used, r->ndim == 1 ? ",)" : ")");
 }
 
+static void divisor_text(int32_t states, char *text, size_t size) {
+    int32_t bits = (states & (HVD_DIVISORS - 1)) << 1;
+    float divisor;
+    memcpy(&divisor, &bits, sizeof divisor);
+    if (states)
+        snprintf(text, size, "%.9g", (double)divisor);
+    else
+        snprintf(text, size, "the same as in its last step");
+}
+
 void field_text(const struct request *r, enum request_field field, char *text, size_t size) {
     switch (field) {
     case FIELD_GROUPED: snprintf(text, size, "%d", r->grouped ? r->grouped : 1); break;
@@ -251,8 +268,9 @@ void field_text(const struct request *r, enum request_field field, char *text, s
                  (unsigned)-r->states);
         break;
     case FIELD_STATES:
-        snprintf(text, size, r->states ? "those with digest %x" : "none", (unsigned)r->states);
+        snprintf(text, size, has_loaded(r) ? "those with digest %x" : "none", (unsigned)r->states);
         break;
+    case FIELD_DIVISOR: divisor_text(r->states, text, size); break;
     case FIELD_CALL:
         if (r->call[0])
             snprintf(text, size, "%s", r->call);

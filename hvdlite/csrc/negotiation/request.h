@@ -19,7 +19,7 @@ struct request {
     /* number of tensors in the grouped call, named x[0], x[1], ...; 0: not a grouped call */
     int32_t grouped;
     /* digest of the optimizer states loaded before this step; 0: none. The digest is negative if
-     * this rank has also changed the optimizer's parameters */
+     * this rank has also changed the optimizer's parameters. From HVD_DIVISORS: see hvd_tensor */
     int32_t states;
     /* HVD_OK: this rank has data. HVD_NO_MEMORY: this rank has no memory for the splits, or to
      * encode the data. Other codes: this rank has no data for another reason. */
@@ -54,6 +54,7 @@ enum request_field {
     FIELD_GROUPED,
     FIELD_CHANGES,
     FIELD_STATES,
+    FIELD_DIVISOR,
     FIELD_CALL,
     FIELD_KIND,
     FIELD_CODEC,
