@@ -169,15 +169,14 @@ class Started:
 
     def __init__(self, kind, names, arrays, outs, members) -> None:
         self._ended = True  # so that __del__ does nothing if a line below raises
-        self._names = names
         described = [describe_on(kind, *one) for one in zip(names, arrays, outs, members)]
         if len(described) > 1:  # raises for a wrong tensor before any tensor is sent
             for tensor, _alive in described:
                 call(lib.hvd_validate, tensor)
-        self._begin([tensor for tensor, _alive in described], (arrays, outs))
+        self._begin(names, [tensor for tensor, _alive in described], (arrays, outs))
 
-    def _begin(self, tensors, memory) -> None:
-        self._work = Work({}, memory)
+    def _begin(self, names, tensors, memory) -> None:
+        self._names, self._work = names, Work({}, memory)
         self._refused: Dict[int, Exception] = {}
         self._ended = False
         release_one_abandoned()
@@ -273,8 +272,7 @@ class Repeated:
             setattr(tensor, "in", pointer(source))
             tensor.out = pointer(out)
         started = Started.__new__(Started)
-        started._names = self._names
-        started._begin(self._tensors, owner)
+        started._begin(self._names, self._tensors, owner)
         return started
 
 

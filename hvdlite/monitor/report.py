@@ -200,11 +200,12 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            signals = b"!"
-            while b"." not in signals and signals:
+            while True:
                 signals = os.read(self._reader, 64)
                 if b"!" in signals:
                     write_for_host(self._job, self._neighbors)
+                if b"." in signals or not signals:
+                    return
         finally:
             self._end()
 
