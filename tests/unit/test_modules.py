@@ -60,7 +60,7 @@ def changed_by(function, names: set) -> list:
 
 
 def kept_by_closures_of(function) -> list:
-    """Return a function's variables that an inner function, which it returns, changes."""
+    """Return the function's variables that are changed by an inner function that it returns."""
     nodes = list(ast.walk(function))
     names = {
         t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if hasattr(t, "id")

@@ -22,7 +22,7 @@ _SHELL = 'timeout "$0" cat 2>/dev/null; [ $? != 124 ] || exec "$@"'
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """If the block takes SECONDS, print which ranks it waits for, on two ranks of each host."""
+    """If the block takes SECONDS, two ranks of each host print which ranks are missing."""
     job, rank = os.environ.get(JOB), os.environ.get(RANK)
     if not job or not rank or os.environ.get("OMPI_COMM_WORLD_SIZE") == "1":
         yield
